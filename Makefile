@@ -1,0 +1,34 @@
+# Two commands do everything from a fresh clone: `make run` and `make test`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test test-all lint perf clean
+.DEFAULT_GOAL := run
+
+run: $(READY)            ## the default benchmark: progress, a table, figures
+	$(BIN)/robustcaps run benchmarks/quick.toml
+
+test: $(READY)           ## the tests, without the slow ones
+	$(BIN)/python -m pytest
+
+test-all: $(READY)       ## every test
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+lint: $(READY)           ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+perf: $(READY)           ## speed, measured side by side in one run
+	$(BIN)/python benchmarks/perf/run.py
+
+clean:                   ## forget the environment
+	rm -rf $(VENV)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[attacks,dev]"
+	touch $(READY)

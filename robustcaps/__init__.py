@@ -1,0 +1,1 @@
+"""robustcaps: how robust are capsule networks against adversarial attacks, honestly."""

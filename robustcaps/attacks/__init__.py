@@ -1,0 +1,1 @@
+"""The attacks, one file per family; importing this package registers them."""

@@ -1,0 +1,80 @@
+"""What a dataset is: images in [0,1], labels, and the factors each image was made from."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from robustcaps.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Images (n, channels, height, width), float32 in [0,1]; labels (n,), int64; one row of factors per image.
+
+    `size` is what a model sees. Where the images are larger (`crop=False`), training takes random crops of that size.
+    """
+
+    images: Tensor
+    labels: Tensor
+    class_names: tuple[str, ...]
+    name: str = "data"
+    split: str = "test"
+    size: int = 0
+    factors: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def __post_init__(self) -> None:
+        check_images(self.images, self.labels, len(self.class_names))
+        if not self.size:
+            object.__setattr__(self, "size", self.images.shape[-1])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
+
+    @property
+    def channels(self) -> int:
+        """How many channels an image has."""
+        return int(self.images.shape[1])
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 of the images' and labels' bytes and shapes."""
+        digest = hashlib.sha256()
+        for tensor in (self.images, self.labels):
+            digest.update(repr((tuple(tensor.shape), str(tensor.dtype))).encode())
+            digest.update(tensor.contiguous().cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def select(self, rows: Tensor) -> Self:
+        """Return the samples at these positions."""
+        factors = self.factors.iloc[rows.tolist()] if len(self.factors) else self.factors
+        return replace(self, images=self.images[rows], labels=self.labels[rows], factors=factors)
+
+
+def check_images(images: Tensor, labels: Tensor, classes: int) -> None:
+    """Refuse images and labels that are not what every model and attack relies on."""
+    if images.ndim != 4 or images.dtype != torch.float32:
+        raise UserError(
+            f"images must be float32 (n, channels, height, width), not {images.dtype} {tuple(images.shape)}."
+        )
+    if labels.shape != images.shape[:1] or labels.dtype != torch.int64:
+        raise UserError(f"labels must be int64 ({len(images)},), not {labels.dtype} {tuple(labels.shape)}.")
+    if len(images) == 0:
+        raise UserError("the data holds no images.")
+    if not bool(torch.isfinite(images).all()) or images.min() < 0 or images.max() > 1:
+        raise UserError("images must be finite and lie in [0, 1].")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise UserError(
+            f"labels must lie in 0..{classes - 1}; found {int(labels.min())}..{int(labels.max())}."
+        )

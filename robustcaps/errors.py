@@ -1,0 +1,19 @@
+"""The one error a user is meant to read: a line, no traceback, exit code 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the user wrote cannot be done; the message names the thing, the place and the choices."""
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return a sentence that offers the nearest choice, or lists them all where none is near."""
+    known = sorted(choices)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if near:
+        return f"Did you mean '{near[0]}'?"
+    return f"Choose from: {', '.join(known)}." if known else "There is nothing to choose from."

@@ -1,0 +1,1 @@
+"""The model zoo, one file per family; importing this package registers them."""

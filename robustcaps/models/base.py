@@ -1,0 +1,46 @@
+"""What a zoo model is: raw images in, unsaturated logits out, and the paper's own scores and training loss."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Everything one forward pass of a zoo model tells about its images."""
+
+    logits: Tensor
+    """(n, classes), unsaturated: what attacks and predictions use."""
+    scores: Tensor
+    """(n, classes) in [0,1]: probabilities, capsule lengths or activations, as the paper defines them."""
+    poses: Tensor | None = None
+    """(n, classes, pose): the class capsules, where there are any."""
+
+
+class Classifier(nn.Module, ABC):
+    """Base of the zoo. `forward` gives logits; `read` everything; `training_loss` what the model is trained on."""
+
+    def __init__(self, *, classes: int, channels: int, size: int) -> None:
+        super().__init__()
+        self.classes = classes
+        self.channels = channels
+        self.size = size
+
+    @abstractmethod
+    def read(self, images: Tensor) -> Reading:
+        """Run the network once and return logits, scores and poses."""
+
+    @abstractmethod
+    def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:
+        """Return the loss of each sample (n,); `progress` in [0,1] moves schedules such as the spread margin."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits (n, classes) of raw images in [0,1]."""
+        return self.read(images).logits
+
+    def scores(self, images: Tensor) -> Tensor:
+        """Return the paper's class scores (n, classes) in [0,1]."""
+        return self.read(images).scores

@@ -1,0 +1,59 @@
+"""A factory's keyword arguments as typed, validated options: the signature is the only place they are declared."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from robustcaps.errors import UserError, did_you_mean
+
+
+def validate_options(
+    factory: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    where: str,
+    given: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
+    """Return all options of a factory, defaults filled in; `given` are parameters that the caller passes itself."""
+    schema = options_schema(factory, given)
+    for name in options:
+        if name not in schema.model_fields:
+            raise UserError(f"{where}: unknown option '{name}'. {did_you_mean(name, schema.model_fields)}")
+    try:
+        checked = schema.model_validate(dict(options))
+    except ValidationError as error:
+        raise UserError(f"{where}: {first_problem(error)}") from error
+    return {name: getattr(checked, name) for name in schema.model_fields}
+
+
+@functools.cache
+def options_schema(factory: Callable[..., Any], given: frozenset[str] = frozenset()) -> type[BaseModel]:
+    """Return the pydantic model of a factory's keyword-only parameters."""
+    hints = typing.get_type_hints(factory, include_extras=True)
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(factory).parameters.values():
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or parameter.name in given:
+            continue
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[parameter.name] = (hints.get(parameter.name, Any), default)
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+    return create_model(getattr(factory, "__name__", "options"), __config__=config, **fields)
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first complaint of a validation as one line: where, what, and what was given."""
+    problem = error.errors(include_url=False)[0]
+    place = ""
+    for part in problem["loc"]:
+        place += f"[{part}]" if isinstance(part, int) else f".{part}"
+    text = problem["msg"].removeprefix("Value error, ")
+    text = text[:1].lower() + text[1:]
+    given = problem["input"]
+    shown = "" if isinstance(given, dict) or problem["type"] == "missing" else f" (given: {given!r})"
+    return f"{place.lstrip('.')}: {text}{shown}"
