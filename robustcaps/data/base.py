@@ -75,6 +75,4 @@ def check_images(images: Tensor, labels: Tensor, classes: int) -> None:
     if not bool(torch.isfinite(images).all()) or images.min() < 0 or images.max() > 1:
         raise UserError("images must be finite and lie in [0, 1].")
     if labels.min() < 0 or labels.max() >= classes:
-        raise UserError(
-            f"labels must lie in 0..{classes - 1}; found {int(labels.min())}..{int(labels.max())}."
-        )
+        raise UserError(f"labels must lie in 0..{classes - 1}; found {int(labels.min())}..{int(labels.max())}.")
