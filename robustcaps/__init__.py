@@ -1,1 +1,82 @@
-"""robustcaps: how robust are capsule networks against adversarial attacks, honestly."""
+"""robustcaps: how robust are capsule networks against adversarial attacks, honestly.
+
+The public names below are loaded when first used, so that `import robustcaps` and `robustcaps --help` stay quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+# Read by the numerical libraries when they are first used. The first makes matrix products independent of the batch
+# size, so that rows are too; the second keeps idle threads from spinning on a busy machine.
+os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+if TYPE_CHECKING:
+    from robustcaps.attacks import Attack, Budget, Targeted, Untargeted, attack, load_attack
+    from robustcaps.catalogue import dataset, list_attacks, list_datasets, list_models, model
+    from robustcaps.data import load_data
+    from robustcaps.data.base import Data
+    from robustcaps.errors import UserError
+    from robustcaps.evaluation import evaluate
+    from robustcaps.models.zoo import build_model, load_model
+    from robustcaps.runner import run
+    from robustcaps.training import train
+
+_HOMES = {
+    "Attack": "attacks",
+    "Budget": "attacks",
+    "Data": "data.base",
+    "Targeted": "attacks",
+    "Untargeted": "attacks",
+    "UserError": "errors",
+    "attack": "attacks",
+    "build_model": "models.zoo",
+    "dataset": "catalogue",
+    "evaluate": "evaluation",
+    "list_attacks": "catalogue",
+    "list_datasets": "catalogue",
+    "list_models": "catalogue",
+    "load_attack": "attacks",
+    "load_data": "data",
+    "load_model": "models.zoo",
+    "model": "catalogue",
+    "run": "runner",
+    "train": "training",
+}
+
+__all__ = [
+    "Attack",
+    "Budget",
+    "Data",
+    "Targeted",
+    "Untargeted",
+    "UserError",
+    "attack",
+    "build_model",
+    "dataset",
+    "evaluate",
+    "list_attacks",
+    "list_datasets",
+    "list_models",
+    "load_attack",
+    "load_data",
+    "load_model",
+    "model",
+    "run",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'robustcaps' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f"robustcaps.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

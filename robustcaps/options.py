@@ -19,12 +19,16 @@ def validate_options(
     *,
     where: str,
     given: frozenset[str] = frozenset(),
+    known: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Return all options of a factory, defaults filled in; `given` are parameters that the caller passes itself."""
+    """Return all options of a factory, defaults filled in.
+
+    `given` are parameters that the caller passes itself; `known` are other words a misspelt option may have meant.
+    """
     schema = options_schema(factory, given)
     for name in options:
         if name not in schema.model_fields:
-            raise UserError(f"{where}: unknown option '{name}'. {did_you_mean(name, schema.model_fields)}")
+            raise UserError(f"{where}: unknown option '{name}'. {did_you_mean(name, (*schema.model_fields, *known))}")
     try:
         checked = schema.model_validate(dict(options))
     except ValidationError as error:
@@ -35,7 +39,8 @@ def validate_options(
 @functools.cache
 def options_schema(factory: Callable[..., Any], given: frozenset[str] = frozenset()) -> type[BaseModel]:
     """Return the pydantic model of a factory's keyword-only parameters."""
-    hints = typing.get_type_hints(factory, include_extras=True)
+    declared = factory.__init__ if inspect.isclass(factory) else factory
+    hints = typing.get_type_hints(declared, include_extras=True)
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(factory).parameters.values():
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or parameter.name in given:

@@ -34,6 +34,11 @@ class Entry(Generic[T]):
     source: str
 
     @property
+    def built_in(self) -> bool:
+        """Whether it came with this package, not with a plugin."""
+        return self.source.partition(".")[0] == __name__.partition(".")[0]
+
+    @property
     def help(self) -> str:
         """The first line of the factory's docstring."""
         return (inspect.getdoc(self.factory) or "").partition("\n")[0]

@@ -1,0 +1,54 @@
+"""How far an attack may go: an eps, a norm, and the unit the eps is counted in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from robustcaps.attacks.norms import NORMS, Norm, NormName
+from robustcaps.errors import UserError, did_you_mean
+
+Unit = Literal["pixel", "std"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A ball around each image. Unit 'pixel': eps of the range [0,1]; 'std': eps standard deviations of that image."""
+
+    eps: float
+    norm: NormName = "linf"
+    unit: Unit = "pixel"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or not math.isfinite(self.eps):
+            raise UserError(f"eps: must be a finite number, not {self.eps!r}.")
+        if self.eps < 0:
+            raise UserError(f"eps: must not be negative, but is {self.eps}.")
+        if self.norm not in NORMS:
+            raise UserError(f"norm: unknown norm '{self.norm}'. {did_you_mean(str(self.norm), NORMS)}")
+        if self.unit not in ("pixel", "std"):
+            raise UserError(f"unit: unknown unit '{self.unit}'. {did_you_mean(str(self.unit), ('pixel', 'std'))}")
+
+    @property
+    def ball(self) -> Norm:
+        """The norm's geometry."""
+        return NORMS[self.norm]
+
+    def radius(self, images: Tensor) -> Tensor:
+        """Return the radius of each image's ball in pixels, (n, 1, 1, 1)."""
+        if self.unit == "pixel":
+            return torch.full((len(images), 1, 1, 1), self.eps, dtype=images.dtype, device=images.device)
+        return self.eps * images.std((1, 2, 3), keepdim=True, correction=0)
+
+
+def budgets(eps: float | Sequence[float], norm: NormName = "linf", unit: Unit = "pixel") -> tuple[Budget, ...]:
+    """Return one budget per eps, smallest first, each eps once."""
+    values = [eps] if isinstance(eps, (int, float)) else list(eps)
+    if not values:
+        raise UserError("eps: the list is empty; give at least one number.")
+    return tuple(sorted({Budget(value, norm, unit) for value in values}, key=lambda budget: budget.eps))

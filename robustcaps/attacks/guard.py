@@ -1,0 +1,117 @@
+"""Nobody cheats: what an attack may return, and what it must leave as it found it. Every violation has a name."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from robustcaps.attacks.budget import Budget
+
+TOLERANCE = 1e-6
+"""How far outside the box or the ball (relative to radii above 1) rounding may carry an image."""
+
+
+def proposal_violations(proposal: Any, images: Tensor, budget: Budget) -> list[str]:
+    """Return the name of what is wrong with each sample's proposal, '' where nothing is."""
+    whole = _wrong_kind(proposal, images)
+    if whole:
+        return [whole] * len(images)
+    finite = torch.isfinite(proposal).flatten(1).all(1)
+    inside_box = ((proposal >= -TOLERANCE) & (proposal <= 1 + TOLERANCE)).flatten(1).all(1)
+    radius = budget.radius(images).double().flatten()
+    inside_ball = budget.ball.size(proposal - images) <= radius + TOLERANCE * radius.clamp_min(1.0)
+    checks = torch.stack([finite, inside_box, inside_ball], 1).tolist()
+    return [
+        "not-finite" if not f else "outside-box" if not x else "outside-ball" if not b else "" for f, x, b in checks
+    ]
+
+
+def _wrong_kind(proposal: Any, images: Tensor) -> str:
+    if not isinstance(proposal, Tensor):
+        return "not-a-tensor"
+    for what in ("shape", "dtype", "device"):
+        if getattr(proposal, what) != getattr(images, what):
+            return f"wrong-{what}"
+    return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What an attack must leave alone, as it was before: the model, its inputs, the global random generators."""
+
+    model: nn.Module
+    state: dict[str, Tensor]
+    modes: dict[str, bool]
+    gradients: dict[str, bool]
+    generators: tuple[Any, ...]
+
+    @classmethod
+    def take(cls, model: nn.Module) -> Snapshot:
+        """Remember a model and the generators."""
+        return cls(
+            model=model,
+            state={name: tensor.detach().clone() for name, tensor in _state(model).items()},
+            modes={name: module.training for name, module in model.named_modules()},
+            gradients={name: parameter.requires_grad for name, parameter in model.named_parameters()},
+            generators=_generators(),
+        )
+
+    def restore(self) -> str:
+        """Put everything back as it was and return the name of what an attack had changed, '' for nothing."""
+        changes = [self._restore_state(), self._restore_gradients(), self._restore_modes(), self._restore_generators()]
+        return next(filter(None, changes), "")
+
+    def _restore_state(self) -> str:
+        changed = {n: t for n, t in _state(self.model).items() if n in self.state and not same(t, self.state[n])}
+        for name, tensor in changed.items():
+            tensor.data.copy_(self.state[name])
+        parameters = dict(self.model.named_parameters())
+        return "" if not changed else "changed-weights" if changed.keys() & parameters.keys() else "changed-buffers"
+
+    def _restore_gradients(self) -> str:
+        parameters = dict(self.model.named_parameters())
+        changed = [p for name, p in parameters.items() if p.requires_grad != self.gradients[name]]
+        for parameter in changed:
+            parameter.requires_grad_(not parameter.requires_grad)
+        return "changed-requires-grad" if changed else ""
+
+    def _restore_modes(self) -> str:
+        changed = [m for name, m in self.model.named_modules() if m.training != self.modes[name]]
+        for module in changed:
+            module.training = not module.training
+        return "changed-mode" if changed else ""
+
+    def _restore_generators(self) -> str:
+        if _same_generators(_generators(), self.generators):
+            return ""
+        torch.set_rng_state(self.generators[0])
+        random.setstate(self.generators[1])
+        np.random.set_state(self.generators[2])  # noqa: NPY002
+        return "changed-global-rng"
+
+
+def same(now: Tensor, before: Tensor) -> bool:
+    """Return whether two tensors hold the same values; NaN equals NaN."""
+    if now.shape != before.shape or now.dtype != before.dtype:
+        return False
+    return torch.equal(now, before) or bool(torch.allclose(now, before, rtol=0, atol=0, equal_nan=True))
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _generators() -> tuple[Any, ...]:
+    # The legacy state is the one plugins can disturb, so it is the one to look at.
+    return torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+
+
+def _same_generators(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
+    torch_same = bool(torch.equal(now[0], before[0]))
+    numpy_same = bool(np.array_equal(now[2][1], before[2][1])) and now[2][2:] == before[2][2:]
+    return torch_same and now[1] == before[1] and numpy_same

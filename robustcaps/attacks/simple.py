@@ -1,0 +1,63 @@
+"""Attacks without gradients that every evaluation is measured against: nothing at all, and noise."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from robustcaps.attacks.base import Attack
+from robustcaps.attacks.budget import Budget
+from robustcaps.attacks.counted import CountedModel
+from robustcaps.attacks.goals import Goal
+from robustcaps.randomness import Draws
+from robustcaps.registry import ATTACKS
+
+
+class Clean(Attack):
+    """The images as they are."""
+
+    needs_eps: ClassVar[bool] = False
+
+    def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:  # noqa: ARG002
+        """Return the images."""
+        return images
+
+
+class Noise(Attack):
+    """Uniform random points of the ball; the first that reaches the goal is kept."""
+
+    randomised = True
+
+    def __init__(self, *, tries: int) -> None:
+        self.tries = tries
+        self.passes = float(tries)
+
+    @torch.no_grad()
+    def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
+        """Return the first point that reached the goal, else the last one tried."""
+        best, radius = images.clone(), budget.radius(images)
+        left = torch.arange(len(images), device=images.device)
+        for attempt in range(self.tries):
+            offset = budget.ball.random(draws.select(left), tuple(images.shape[1:]), stream=attempt)
+            best[left] = (images[left] + radius[left] * offset).clamp(0.0, 1.0)
+            if attempt + 1 < self.tries:
+                predictions = model.select(left)(best[left]).argmax(1)
+                left = left[~goal.select(left).reached(predictions)]
+            if len(left) == 0:
+                break
+        return best
+
+
+@ATTACKS.register("clean")
+def clean() -> Attack:
+    """No attack: the clean accuracy (or, targeted, how often the target is predicted anyway)."""
+    return Clean()
+
+
+@ATTACKS.register("noise")
+def noise(*, tries: Annotated[int, Field(ge=1, description="random points per sample")] = 10) -> Attack:
+    """Random points of the ball: what an attacker without any gradient reaches."""
+    return Noise(tries=tries)

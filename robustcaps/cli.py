@@ -1,0 +1,289 @@
+"""The command line: parse, call the API, print. Everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from robustcaps.errors import UserError
+
+app = typer.Typer(
+    help="How robust are capsule networks against adversarial attacks, honestly, beside matched CNNs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Datasets as files.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+console = Console()
+
+SuiteFile = Annotated[Path, typer.Argument(help="A suite: a TOML file such as benchmarks/quick.toml.")]
+OutFolder = Annotated[Path, typer.Argument(help="The out folder of a run.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where datasets lie.", envvar="ROBUSTCAPS_DATA", show_default="./data")
+]
+Plugins = Annotated[list[Path] | None, typer.Option("--plugin", help="A Python file with plugins; repeatable.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option, e.g. --set steps=20; repeatable.")
+]
+
+
+@app.command()
+def run(
+    suite: SuiteFile,
+    out: Annotated[Path | None, typer.Option(help="Where results go.", show_default="out/<name of the suite>")] = None,
+    engine: Annotated[str, typer.Option(help="local (this process) or ray.")] = "local",
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    plugin: Plugins = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Images per pass; no result depends on it.")] = None,
+) -> None:
+    """Run a suite: attack every model, then write the table and the figures. Finished cells are not repeated."""
+    from robustcaps import console as show
+    from robustcaps.results import read_rows
+    from robustcaps.runner import run as run_suite
+    from robustcaps.tables import violations
+
+    with show.RunBars(console) as bars:
+        result = run_suite(
+            suite,
+            out,
+            engine,
+            device=device,
+            data_dir=data_dir,
+            plugins=plugin or (),
+            batch_size=batch_size,
+            listener=bars,
+        )
+    if not result.table.empty:
+        show.show_summary(console, result.table)
+        show.show_violations(console, violations(read_rows(result.out)))
+    if result.computed == 0:
+        console.print(f"Nothing to compute: all {result.reused} cells were finished before.")
+    show.show_files(console, result.files)
+    if result.failures:
+        for failure in result.failures:
+            console.print(f"[red]failed[/]: {escape(failure.cell.label)}: {escape(failure.reason)}", soft_wrap=True)
+        again = f"robustcaps run {suite} --out {result.out}"
+        console.print(
+            f"{len(result.failures)} cells failed; their tracebacks are in {result.out}/cells/*.failed.json. "
+            f"Retry just these with the same command: {again}",
+            soft_wrap=True,
+            highlight=False,
+        )
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(suite: SuiteFile, device: Device = "auto", data_dir: DataDir = None, plugin: Plugins = None) -> None:
+    """Check a suite without running it: every name, option, weight and dataset; say how much work it is."""
+    from robustcaps.plan import make_plan
+    from robustcaps.suite import load_suite
+    from robustcaps.workshop import Setting, Workshop
+
+    workshop = Workshop(Setting(data_dir, device, tuple(plugin or ())))
+    cells = make_plan(load_suite(suite), workshop, source=str(suite))
+    for cell in cells:
+        console.print(f"{cell.id}  {escape(cell.label)}: {cell.rows} rows", soft_wrap=True, highlight=False)
+    rows, passes = sum(cell.rows for cell in cells), sum(cell.work for cell in cells)
+    console.print(f"{suite}: fine. {len(cells)} cells, {rows:,} rows, about {passes:,.0f} forward passes at most.")
+
+
+@app.command("list")
+def list_things(
+    what: Annotated[str, typer.Argument(help="models, datasets, attacks, or all.")] = "all",
+    plugin: Plugins = None,
+) -> None:
+    """List models, datasets and attacks, with their options."""
+    from robustcaps.console_lists import show_lists
+
+    show_lists(console, what, plugin or [])
+
+
+@app.command()
+def attack(
+    model: Annotated[str, typer.Argument(help="A model, e.g. cnn or cnn:b.")],
+    use: Annotated[str, typer.Argument(metavar="ATTACK", help="An attack, e.g. fgsm, bim, pgd.")],
+    eps: Annotated[str, typer.Option(help="One or several, e.g. 0.05,0.1.")] = "0.01,0.02,0.05,0.1",
+    data: Annotated[str, typer.Option(help="A dataset.")] = "toys",
+    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    limit: Annotated[int | None, typer.Option(min=1, help="How many samples.")] = 200,
+    norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf",
+    unit: Annotated[str, typer.Option(help="pixel or std (standard deviations of each image).")] = "pixel",
+    goal: Annotated[str, typer.Option(help="untargeted or targeted.")] = "untargeted",
+    target: Annotated[str | None, typer.Option(help="A class, by name or number, or 'every'.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="A file of weights.", show_default="the shipped ones")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    batch_size: Annotated[int, typer.Option(min=1)] = 64,
+    rows: Annotated[Path | None, typer.Option(help="Write the rows, one per (sample, eps), to this CSV file.")] = None,
+    settings: Settings = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    plugin: Plugins = None,
+) -> None:
+    """Attack one model with one attack and print its accuracy by eps."""
+    from robustcaps import console as show
+    from robustcaps.evaluation import evaluate
+    from robustcaps.suite import AttackSpec, DataSpec, ModelSpec, parse_spec
+    from robustcaps.tables import summarise, violations
+    from robustcaps.workshop import Setting, Workshop
+
+    wanted = {"use": use, "eps": _numbers(eps), "norm": norm, "unit": unit, "goal": goal, "target": _class(target)}
+    attack_spec = parse_spec(AttackSpec, {**wanted, **_assignments(settings)})
+    data_spec = parse_spec(DataSpec, {"use": data, "split": split, "limit": limit})
+    workshop = Workshop(Setting(data_dir, device, tuple(plugin or ())))
+    made = workshop.attack(attack_spec)
+    network = workshop.model(parse_spec(ModelSpec, {"use": model, "weights": weights}), data_spec)
+    with show.RunBars(console) as bars:
+        samples = workshop.data(data_spec, bars.loading)
+        progress = bars.counting(f"{model} / {data} / {use}")
+        names = {"model_name": model, "suite": "attack"}
+        found = evaluate(network, samples, made, seed=seed, batch_size=batch_size, progress=progress, **names)
+    show.show_summary(console, summarise(found))
+    show.show_violations(console, violations(found))
+    if rows is not None:
+        found.to_csv(rows, index=False)
+        show.show_files(console, [rows])
+
+
+@app.command()
+def train(
+    model: Annotated[str, typer.Argument(help="A model of the zoo, e.g. cnn.")],
+    data: Annotated[str, typer.Option(help="A dataset.")] = "toys",
+    out: Annotated[
+        Path | None, typer.Option(help="Where weights go.", show_default="runs/<data>-<model>-<tag>")
+    ] = None,
+    tag: Annotated[str, typer.Option(help="Tells weights of one model apart: 'cnn:b' is tag b.")] = "a",
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    epochs: Annotated[int | None, typer.Option(min=1, show_default="the model's recipe")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, show_default="the model's recipe")] = None,
+    lr: Annotated[float | None, typer.Option(show_default="the model's recipe")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Train on so many samples.", show_default="all")] = None,
+    holdout: Annotated[
+        int, typer.Option(min=0, help="Train instances per class held out for validation; 0 trains on all.")
+    ] = 1,
+    half: Annotated[bool, typer.Option(help="Store float16.")] = True,
+    resume: Annotated[bool, typer.Option(help="Go on where a killed training stopped.")] = True,
+    settings: Settings = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    plugin: Plugins = None,
+) -> None:
+    """Train a model, with checkpoints; write its weights (safetensors) and a card (JSON)."""
+    from robustcaps import console as show
+    from robustcaps.registry import load_plugin
+    from robustcaps.training import train as train_model
+
+    for path in plugin or ():
+        load_plugin(path)
+    folder = out or Path("runs") / f"{data}-{model}-{tag}"
+    with show.TrainBars(console) as bars:
+        card = train_model(
+            model,
+            out=folder,
+            data=data,
+            options=_assignments(settings),
+            tag=tag,
+            seed=seed,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            limit=limit,
+            holdout=holdout,
+            half=half,
+            resume=resume,
+            data_dir=data_dir,
+            device=device,
+            listener=bars,
+        )
+    low, high = card.interval
+    console.print(
+        f"{card.name} on {card.data}: test accuracy {100 * card.accuracy:.2f} % "
+        f"({100 * low:.2f} to {100 * high:.2f}, n = {card.n_test}), "
+        f"{card.parameters:,} parameters, {card.seconds:.0f} s.",
+        soft_wrap=True,
+    )
+    show.show_files(console, [folder / f"{card.stem}.safetensors", folder / f"{card.stem}.json", folder / "log.csv"])
+
+
+@app.command()
+def table(out: OutFolder) -> None:
+    """Make table.csv again from the stored rows and print it."""
+    from robustcaps import console as show
+    from robustcaps.results import write_table
+
+    summary, path = write_table(out)
+    show.show_summary(console, summary)
+    show.show_files(console, [path])
+
+
+@app.command()
+def figures(
+    out: OutFolder,
+    published: Annotated[
+        bool | None, typer.Option(help="Draw the papers' curves beside ours.", show_default="as the suite says")
+    ] = None,
+) -> None:
+    """Draw the figures again from the stored rows."""
+    from robustcaps import console as show
+    from robustcaps.results import write_figures
+
+    show.show_files(console, write_figures(out, published=published))
+
+
+@data_app.command("export")
+def data_export(
+    folder: Annotated[Path, typer.Argument(help="Where the files go.")],
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many pairs.", show_default="all")] = None,
+) -> None:
+    """Write the built-in toys as files in the official smallNORB format; the smallnorb dataset reads them back."""
+    from robustcaps import console as show
+    from robustcaps.data.norb import export_toys
+
+    with show.TrainBars(console) as bars:
+        files = export_toys(folder, limit=limit, progress=bars.loading)
+    show.show_files(console, files)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"--eps: '{text}' is not a list of numbers such as 0.05,0.1.") from error
+
+
+def _class(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.lstrip("-").isdigit() else text
+
+
+def _assignments(settings: list[str] | None) -> dict[str, Any]:
+    """Return NAME=VALUE words as options; values are read as TOML, and as plain text where they are not."""
+    found: dict[str, Any] = {}
+    for setting in settings or []:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise UserError(f"--set {setting}: write NAME=VALUE, e.g. --set steps=20.")
+        try:
+            found[name] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[name] = value
+    return found
+
+
+def main() -> None:
+    """Run the command line; what a user got wrong is one line on stderr and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted; the same command goes on where it stopped.")
+        sys.exit(130)

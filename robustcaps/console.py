@@ -1,0 +1,163 @@
+"""What the terminal shows: progress bars with the time left, summary tables, where things were written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pandas as pd
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from robustcaps import engines, training
+from robustcaps.engines import Outcome
+from robustcaps.plan import Cell
+
+
+def _bars(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    return Progress(*columns, *times, console=console, transient=True)
+
+
+class _Bars:
+    """A context that shows progress bars."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bars = _bars(console)
+        self.loading_task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bars.stop()
+
+    def loading(self, done: int, total: int) -> None:
+        """Show how many images of the data are ready."""
+        if self.loading_task is None:
+            self.loading_task = self.bars.add_task("preparing images", total=total)
+        self.bars.update(self.loading_task, completed=done, total=total, visible=done < total)
+
+
+class RunBars(_Bars, engines.Listener):
+    """Progress of a run: a bar for the whole, one for each cell at work, a line for each that ended."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.tasks: dict[str, TaskID] = {}
+        self.overall: TaskID | None = None
+        self.done = 0.0
+        self.cells = (0, 0)
+
+    def data_prepared(self, done: int, total: int) -> None:
+        self.loading(done, total)
+
+    def counting(self, description: str) -> Callable[[int, int], None]:
+        """Return a callback that shows (done, total) as one bar."""
+        task = self.bars.add_task(escape(description))
+        return lambda done, total: self.bars.update(task, completed=done, total=total)
+
+    def run_started(self, cells: Sequence[Cell], finished: Sequence[Cell]) -> None:
+        self.cells = (0, len(cells))
+        if finished:
+            self.console.print(f"{len(finished)} of {len(cells) + len(finished)} cells are finished already.")
+        if cells:
+            self.overall = self.bars.add_task("all cells", total=sum(cell.work for cell in cells))
+
+    def cell_started(self, cell: Cell) -> None:
+        self.tasks[cell.id] = self.bars.add_task(escape(cell.label), total=cell.rows)
+
+    def cell_moved(self, cell: Cell, done: int) -> None:
+        self.bars.update(self.tasks[cell.id], completed=done)
+        if self.overall is not None:
+            self.bars.update(self.overall, completed=self.done + cell.work * done / cell.rows)
+
+    def cell_ended(self, outcome: Outcome) -> None:
+        cell = outcome.cell
+        self.bars.remove_task(self.tasks.pop(cell.id))
+        self.done += cell.work
+        self.cells = (self.cells[0] + 1, self.cells[1])
+        if self.overall is not None:
+            self.bars.update(self.overall, completed=self.done)
+        count = f"[{self.cells[0]}/{self.cells[1]}]"
+        word = "[red]failed[/]: " + escape(outcome.reason) if outcome.rows is None else f"{outcome.seconds:.1f} s"
+        self.console.print(f"{escape(count)} {escape(cell.label)}: {word}", soft_wrap=True, highlight=False)
+
+
+class TrainBars(_Bars, training.Listener):
+    """Progress of a training: a bar per epoch, a line for each that ended."""
+
+    def __init__(self, console: Console, epochs: int | None = None) -> None:
+        super().__init__(console)
+        self.task: TaskID | None = None
+        self.epochs = epochs
+
+    def step(self, epoch: int, step: int, steps: int, loss: float, lr: float) -> None:
+        if self.task is None:
+            self.task = self.bars.add_task("", total=steps)
+        if step == 1:
+            self.bars.reset(self.task, total=steps)
+        self.bars.update(self.task, completed=step, description=f"epoch {epoch}: loss {loss:.4f}, lr {lr:.2g}")
+
+    def epoch_end(self, epoch: int, metrics: Mapping[str, float | None]) -> None:
+        shown = ", ".join(
+            f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items() if value is not None
+        )
+        self.console.print(f"epoch {epoch}: {shown}", soft_wrap=True, highlight=False)
+
+    def warn(self, message: str) -> None:
+        self.console.print(f"[yellow]warning[/]: {escape(message)}", soft_wrap=True)
+
+
+def show_summary(console: Console, table: pd.DataFrame) -> None:
+    """Print the summary: one line per (data, model, attack, goal, norm, unit), one column per eps."""
+    for (data, norm, unit), part in table.groupby(["data", "norm", "unit"], sort=False):
+        for goal, rate in (("untargeted", "accuracy"), ("targeted", "success")):
+            chosen = part[part["goal"] == goal]
+            if not chosen.empty:
+                title = f"{data}: {rate} in % ({goal}), Wilson 95 % below; eps: {norm}, {unit}"
+                console.print(_rates(chosen, rate, title))
+
+
+def _rates(part: pd.DataFrame, rate: str, title: str) -> Table:
+    grid = Table(title=title, title_justify="left", show_lines=True)
+    for name in ("model", "attack", "n"):
+        grid.add_column(name, justify="right" if name == "n" else "left", no_wrap=True)
+    sweep = sorted(part["eps"].unique())
+    for eps in sweep:
+        grid.add_column(f"{eps:g}", justify="right", no_wrap=True)
+    for (model, attack), line in part.groupby(["model", "attack"], sort=False):
+        by_eps = line.set_index("eps")
+        cells = [_share(by_eps.loc[eps], rate) if eps in by_eps.index else "" for eps in sweep]
+        grid.add_row(escape(str(model)), escape(str(attack)), str(line["n"].iloc[0]), *cells)
+    return grid
+
+
+def _share(line: pd.Series, rate: str) -> str:
+    low, high = 100 * line[f"{rate}_low"], 100 * line[f"{rate}_high"]
+    return f"{100 * line[rate]:.1f}\n[dim]{low:.0f}-{high:.0f}[/dim]"
+
+
+def show_violations(console: Console, counts: pd.DataFrame) -> None:
+    """Print which attack broke which rule how often; these rows count as not fooled."""
+    for line in counts.itertuples():
+        text = (
+            f"{line.attack} on {line.model}: {line.rows} rows are invalid ({line.violation}) and count as not fooled."
+        )
+        console.print(f"[yellow]warning[/]: {escape(text)}", soft_wrap=True)
+
+
+def show_files(console: Console, files: Sequence[Path]) -> None:
+    """Print the paths of what was written."""
+    console.print("Written:")
+    for path in files:
+        console.print(f"  {path}", soft_wrap=True, highlight=False)

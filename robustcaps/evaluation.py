@@ -1,0 +1,207 @@
+"""One evaluation: predict, attack, check, predict again, count; one row per (sample, target, eps)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from robustcaps.attacks.base import Attack
+from robustcaps.attacks.budget import Budget
+from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.goals import Goal
+from robustcaps.attacks.guard import Snapshot, proposal_violations, same
+from robustcaps.attacks.norms import NORMS
+from robustcaps.data.base import Data
+from robustcaps.errors import UserError
+from robustcaps.randomness import Draws
+
+COLUMNS = (
+    *("suite", "model", "data", "attack", "norm", "eps", "unit", "goal", "target", "seed", "index", "label"),
+    *("clean_pred", "adv_pred", "fooled", "valid", "violation", "linf", "l2", "forwards", "backwards"),
+)
+NO_ANSWER = -1
+"""The prediction of a model whose logits are not finite."""
+
+Progress = Callable[[int, int], None]
+"""Called with (rows done, rows in all)."""
+
+
+def evaluate(
+    model: nn.Module,
+    data: Data | tuple[Tensor, Tensor],
+    attack: Attack,
+    *,
+    seed: int = 0,
+    batch_size: int = 64,
+    suite: str = "",
+    model_name: str | None = None,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Attack a model on data and return one row per (sample, target, eps), in that order from the slowest to fastest.
+
+    Shared work is booked on the row it was done for first, so `forwards` and `backwards` add up to the true cost.
+    """
+    data = as_data(data)
+    if not attack.budgets:
+        raise UserError(f"attack '{type(attack).__name__}' has no budget: give it one with .at(eps=...).")
+    if batch_size < 1:
+        raise UserError(f"batch_size: must be at least 1, not {batch_size}.")
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        batches = _batches(model, data, attack, seed, batch_size)
+        rows = _told(batches, row_count(data, attack), progress)
+        frame = pd.concat([pd.DataFrame(row) for row in rows], ignore_index=True)
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    fixed = {"suite": suite, "model": model_name or type(model).__name__, "data": data.name, "attack": attack.name}
+    frame = frame.assign(**fixed, goal=attack.aim.goal, seed=seed)
+    return frame.sort_values(["target", "eps", "index"], ignore_index=True, kind="stable")[list(COLUMNS)]
+
+
+def as_data(data: Data | tuple[Tensor, Tensor]) -> Data:
+    """Return data as it is, or a pair of tensors (images, labels) as data."""
+    if isinstance(data, Data):
+        return data
+    images, labels = data
+    classes = int(labels.max()) + 1 if len(labels) else 0
+    return Data(images, labels, class_names=tuple(map(str, range(classes))))
+
+
+def row_count(data: Data, attack: Attack) -> int:
+    """Return how many rows an evaluation gives: samples x targets x budgets."""
+    targets = 1 if attack.aim.goal == "untargeted" else len(attack.aim.targets(data.class_names))
+    return len(data) * targets * len(attack.budgets)
+
+
+def predict(logits: Tensor) -> Tensor:
+    """Return the predicted class of each sample, `NO_ANSWER` where the logits are not finite."""
+    return torch.where(torch.isfinite(logits).all(1), logits.argmax(1), NO_ANSWER)
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """Some samples on their way through an attack."""
+
+    model: CountedModel
+    images: Tensor
+    labels: Tensor
+    indices: Tensor
+    clean: Tensor
+    draws: Draws
+    snapshot: Snapshot
+
+
+def _batches(model: nn.Module, data: Data, attack: Attack, seed: int, size: int) -> Iterator[dict[str, Any]]:
+    """Yield the columns of one (batch, target, budget) after another."""
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    snapshot = Snapshot.take(model)
+    for start in range(0, len(data), size):
+        images = data.images[start : start + size].to(device)
+        labels = data.labels[start : start + size].to(device)
+        indices = torch.arange(start, start + len(images), device=device)
+        counted = CountedModel(model, Counts.zeros(len(images)))
+        with torch.no_grad():
+            logits = counted(images)
+        _check_clean(logits, data.classes)
+        draws = Draws(seed, indices)
+        batch = _Batch(counted, images, labels, indices, predict(logits), draws, snapshot)
+        names = (*data.class_names, *map(str, range(data.classes, logits.shape[1])))
+        booked = Counts.zeros(len(images))
+        for target, goal in attack.aim.goals(labels, names):
+            for budget, columns in _sweep(batch, attack, goal):
+                spent = {
+                    "forwards": (counted.counts.forwards - booked.forwards).numpy(),
+                    "backwards": (counted.counts.backwards - booked.backwards).numpy(),
+                }
+                booked = Counts(counted.counts.forwards.clone(), counted.counts.backwards.clone())
+                yield {**_identity(batch, budget, target), **columns, **spent}
+
+
+def _identity(batch: _Batch, budget: Budget, target: int | None) -> dict[str, Any]:
+    return {
+        "norm": budget.norm,
+        "eps": float(budget.eps),
+        "unit": budget.unit,
+        "target": -1 if target is None else target,
+        "index": batch.indices.cpu().numpy(),
+        "label": batch.labels.cpu().numpy(),
+        "clean_pred": batch.clean.cpu().numpy(),
+    }
+
+
+def _sweep(batch: _Batch, attack: Attack, goal: Goal) -> Iterator[tuple[Budget, dict[str, Any]]]:
+    """Attack the samples that do not reach the goal by themselves, for every budget, and judge the proposals."""
+    open_rows = torch.nonzero(~goal.reached(batch.clean)).flatten()
+    model, images, wish = batch.model.select(open_rows), batch.images[open_rows], goal.select(open_rows)
+    given, wished = images.clone(), goal.select(open_rows)
+    proposals: Iterator[Any] = iter(())
+    if len(open_rows):
+        proposals = iter(attack.sweep(model, given, wished, attack.budgets, batch.draws.select(open_rows)))
+    for budget in attack.budgets:
+        final, violations = batch.images.clone(), np.full(len(batch.images), "", dtype=object)
+        predictions = batch.clean.clone()
+        if len(open_rows):
+            proposal: Any = next(proposals, None)
+            found = _violations(batch.snapshot, proposal, (given, images), (wished.classes, wish.classes), budget)
+            violations[open_rows.cpu().numpy()] = found
+            sound = torch.tensor([not name for name in found], device=images.device)
+            kept = open_rows[sound]
+            if len(kept):
+                final[kept] = proposal[sound].detach()
+                with torch.no_grad():
+                    predictions[kept] = predict(model.select(torch.nonzero(sound).flatten())(final[kept]))
+        yield budget, _columns(final - batch.images, predictions, goal, violations)
+
+
+def _violations(
+    snapshot: Snapshot,
+    proposal: Any,
+    images: tuple[Tensor, Tensor],
+    classes: tuple[Tensor, Tensor],
+    budget: Budget,
+) -> list[str]:
+    """Name what is wrong with each proposal, or with all when the attack changed what it must leave alone."""
+    changed = snapshot.restore()
+    for given, original in (images, classes):
+        if not same(given.detach(), original):
+            changed = changed or "changed-inputs"
+            given.data.copy_(original)
+    return [changed] * len(images[1]) if changed else proposal_violations(proposal, images[1], budget)
+
+
+def _columns(delta: Tensor, predictions: Tensor, goal: Goal, violations: np.ndarray) -> dict[str, Any]:
+    valid = violations == ""
+    return {
+        "adv_pred": predictions.cpu().numpy(),
+        "fooled": goal.reached(predictions).cpu().numpy() & valid,
+        "valid": valid,
+        "violation": violations.astype(str),
+        "linf": NORMS["linf"].size(delta).cpu().numpy(),
+        "l2": NORMS["l2"].size(delta).cpu().numpy(),
+    }
+
+
+def _check_clean(logits: Tensor, classes: int) -> None:
+    if logits.shape[1] < classes:
+        raise UserError(f"the model answers with {logits.shape[1]} classes, but the data has {classes}.")
+    broken = int((~torch.isfinite(logits)).any(1).sum())
+    if broken:
+        raise UserError(f"the model's logits are not finite on {broken} of {len(logits)} clean images.")
+
+
+def _told(rows: Iterator[dict[str, Any]], total: int, progress: Progress | None) -> Iterator[dict[str, Any]]:
+    """Pass the rows on and tell how many are done."""
+    done = 0
+    for row in rows:
+        yield row
+        done += len(row["index"])
+        if progress:
+            progress(done, total)

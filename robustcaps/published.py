@@ -1,0 +1,37 @@
+"""The curves that papers printed, to be drawn beside ours."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+SOURCE = "Hinton et al. 2018 (smallNORB; eps unit not stated)"
+
+_EPS = (0.05, 0.10, 0.20, 0.30, 0.50)
+_ACCURACY = {
+    ("CNN", "fgsm"): (0.84, 0.58, 0.16, 0.05, 0.03),
+    ("CNN", "bim"): (None, 0.51, 0.12, 0.08, 0.05),
+    ("matrix capsules", "fgsm"): (0.88, 0.86, 0.84, 0.79, 0.69),
+    ("matrix capsules", "bim"): (0.91, 0.84, 0.75, 0.66, 0.55),
+}
+"""Read off the figure, to within 0.01."""
+
+_TARGET_EPS = (0.0, 0.10, 0.25)
+_SUCCESS = {
+    ("CNN", "fgsm"): (0.20, 0.41, 0.59),
+    ("CNN", "bim"): (0.20, 0.53, 0.84),
+    ("matrix capsules", "fgsm"): (0.20, 0.21, 0.19),
+    ("matrix capsules", "bim"): (0.20, 0.25, 0.24),
+}
+"""The mean over all five target classes, the true one included."""
+
+
+def attack_curves(goal: str) -> pd.DataFrame:
+    """Return the published curves for a goal: model, attack, eps, value (accuracy, or success if targeted)."""
+    eps, curves = (_EPS, _ACCURACY) if goal == "untargeted" else (_TARGET_EPS, _SUCCESS)
+    points = [
+        {"model": model, "attack": attack, "eps": e, "value": value}
+        for (model, attack), values in curves.items()
+        for e, value in zip(eps, values, strict=True)
+        if value is not None
+    ]
+    return pd.DataFrame(points)

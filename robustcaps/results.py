@@ -1,0 +1,73 @@
+"""What a finished run shows: rows from the store, table.csv and figures; reads run.json and the cells, nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from robustcaps.errors import UserError
+from robustcaps.files import write_atomically
+from robustcaps.store import Store
+from robustcaps.tables import summarise
+
+
+@dataclass(frozen=True)
+class StoredCell:
+    """A cell as run.json names it."""
+
+    id: str
+    names: dict[str, str]
+
+
+def read_record(out: Path) -> dict[str, Any]:
+    """Return what run.json of an out folder says."""
+    path = out / "run.json"
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file; is {out} the out folder of `robustcaps run`?") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    return record
+
+
+def read_rows(out: Path) -> pd.DataFrame:
+    """Return all rows of the cells that a run has finished."""
+    cells = [StoredCell(cell["id"], cell["names"]) for cell in read_record(out)["cells"]]
+    rows = Store(out).rows(cells)
+    if rows.empty:
+        raise UserError(f"{out}: no cell of the run is finished; there is nothing to show.")
+    return rows
+
+
+def write_table(out: Path) -> tuple[pd.DataFrame, Path]:
+    """Sum up the rows, write table.csv and return both."""
+    table = summarise(read_rows(out))
+    path = out / "table.csv"
+    write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
+    return table, path
+
+
+def write_figures(out: Path, *, published: bool | None = None, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
+    """Draw every figure the table has curves for; `published` None does as the suite says."""
+    record = read_record(out)
+    with_published = bool(record["suite"]["figures"]["published"]) if published is None else published
+    return list(_write_figures(out, with_published, formats))
+
+
+def _write_figures(out: Path, published: bool, formats: tuple[str, ...]) -> Iterator[Path]:
+    from robustcaps.figures import draw_all  # noqa: PLC0415  seaborn takes a second to import
+
+    folder = out / "figures"
+    folder.mkdir(exist_ok=True)
+    for name, figure in draw_all(summarise(read_rows(out)), published=published):
+        for ending in formats:
+            path = folder / f"{name}.{ending}"
+            metadata = {"Date": None} if ending == "svg" else {}
+            figure.savefig(path, dpi=150, metadata=metadata)
+            yield path

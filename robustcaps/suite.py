@@ -1,0 +1,128 @@
+"""What a user writes: a TOML file that names models, data, attacks; validated with the place of every mistake."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from robustcaps.errors import UserError, did_you_mean
+from robustcaps.options import first_problem
+
+
+def _finite_number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    if value < 0:
+        raise ValueError("must not be negative")
+    return value
+
+
+Eps = Annotated[float, BeforeValidator(_finite_number)]
+
+
+class Spec(BaseModel):
+    """A thing named by `use`; keys that are not fields are options of that thing, checked by its own signature."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    use: str = Field(min_length=1)
+    name: str | None = None
+
+    @property
+    def label(self) -> str:
+        """What tables and figures call it."""
+        return self.name or self.use
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options beyond the fields every thing of its kind has."""
+        return dict(self.model_extra or {})
+
+
+class ModelSpec(Spec):
+    """A model: a zoo name (with a tag: 'cnn:b'), or a plugin's; trained weights are the shipped ones or a file."""
+
+    weights: Path | None = None
+
+
+class DataSpec(Spec):
+    """A dataset, its split, and how many samples to take."""
+
+    split: Literal["train", "test"] = "test"
+    limit: Annotated[int, Field(ge=1)] | None = None
+
+
+class AttackSpec(Spec):
+    """An attack, its budgets and its aim."""
+
+    eps: list[Eps] | Eps | None = None
+    norm: Literal["linf", "l2"] = "linf"
+    unit: Literal["pixel", "std"] = "pixel"
+    goal: Literal["untargeted", "targeted"] = "untargeted"
+    target: int | str | None = None
+
+    @model_validator(mode="after")
+    def _eps_not_empty(self) -> AttackSpec:
+        if self.eps == []:
+            raise ValueError("eps: the list is empty; give at least one number")
+        return self
+
+
+class FigureSpec(BaseModel):
+    """How the figures are drawn."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    published: bool = False
+    """Draw the curves of Hinton et al. (2018) beside ours."""
+
+
+class Suite(BaseModel):
+    """A benchmark: every model x every dataset x every attack (x every seed, where the attack is random)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    title: str = ""
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(default=[0], min_length=1)
+    batch_size: Annotated[int, Field(ge=1)] = 64
+    data: list[DataSpec] = Field(min_length=1)
+    models: list[ModelSpec] = Field(min_length=1)
+    attacks: list[AttackSpec] = Field(min_length=1)
+    figures: FigureSpec = FigureSpec()
+
+
+SpecType = TypeVar("SpecType", bound=Spec)
+
+
+def parse_spec(kind: type[SpecType], content: dict[str, Any]) -> SpecType:
+    """Return a spec that was not written in a suite, validated like one."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise UserError(first_problem(error)) from error
+
+
+def load_suite(path: Path) -> Suite:
+    """Read and validate a suite file; a mistake is named with the file and the place in it."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such suite file.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    content.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "-", path.stem))
+    for key in content:
+        if key not in Suite.model_fields:
+            raise UserError(f"{path}: unknown key '{key}'. {did_you_mean(key, Suite.model_fields)}")
+    try:
+        return Suite.model_validate(content)
+    except ValidationError as error:
+        raise UserError(f"{path}: {first_problem(error)}") from error

@@ -1,0 +1,74 @@
+"""Specs made into things: a suite's words turned into models, data and attacks, each made once per process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import nn
+
+from robustcaps.attacks import load_attack
+from robustcaps.attacks.base import Attack
+from robustcaps.data import load_data
+from robustcaps.data.base import Data
+from robustcaps.devices import pick_device
+from robustcaps.models.zoo import build_model, load_model
+from robustcaps.registry import MODELS, load_plugin
+from robustcaps.suite import AttackSpec, DataSpec, ModelSpec
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where work is done. Nothing in it changes a row, except the plugins' code, whose digest is in the cells' ids."""
+
+    data_dir: Path | None = None
+    device: str = "auto"
+    plugins: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Workshop:
+    """Makes the things that specs describe, and keeps them for the next cell that asks."""
+
+    setting: Setting = Setting()
+    made: dict[tuple[str, ...], Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for plugin in self.setting.plugins:
+            load_plugin(plugin)
+
+    def data(self, spec: DataSpec, progress: Callable[[int, int], None] | None = None) -> Data:
+        """Return the dataset of a spec."""
+
+        def make() -> Data:
+            where = {"data_dir": self.setting.data_dir, "progress": progress}
+            return load_data(spec.use, split=spec.split, limit=spec.limit, **where, **spec.options)
+
+        return self._once(("data", spec.model_dump_json()), make)
+
+    def model(self, spec: ModelSpec, data: DataSpec) -> nn.Module:
+        """Return the model of a spec for a dataset: the zoo's with trained weights, or a plugin's as it builds it."""
+
+        def make() -> nn.Module:
+            if spec.weights is None and not MODELS.entry(spec.use.partition(":")[0]).built_in:
+                loaded = self.data(data)
+                sizes = {"classes": loaded.classes, "channels": loaded.channels, "size": loaded.size}
+                return build_model(spec.use, **sizes, **spec.options).to(pick_device(self.setting.device)).eval()
+            return load_model(spec.use, data=data.use, weights=spec.weights, device=self.setting.device, **spec.options)
+
+        return self._once(("model", spec.model_dump_json(), data.use), make)
+
+    def attack(self, spec: AttackSpec) -> Attack:
+        """Return the attack of a spec, with its budgets and its aim."""
+        fields = spec.model_dump(include={"eps", "norm", "unit", "goal", "target"})
+        return load_attack(spec.use, name=spec.label, **fields, **spec.options)
+
+    def _once(self, key: tuple[str, ...], make: Callable[[], T]) -> T:
+        if key not in self.made:
+            self.made[key] = make()
+        thing: T = self.made[key]
+        return thing

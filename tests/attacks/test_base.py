@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import robustcaps as rc
+from robustcaps.attacks import load_attack
+from robustcaps.attacks.budget import Budget, budgets
+from robustcaps.attacks.goals import Aim
+from robustcaps.errors import UserError
+from robustcaps.registry import ATTACKS
+
+MISTAKES = [
+    ({"use": "fgms", "eps": 0.1}, "unknown attack 'fgms'. Did you mean 'fgsm'?"),
+    ({"use": "bim", "eps": 0.1, "stpes": 3}, "unknown option 'stpes'. Did you mean 'steps'?"),
+    ({"use": "bim", "epss": 0.1}, "unknown option 'epss'. Did you mean 'eps'?"),
+    ({"use": "bim", "eps": 0.1, "steps": 0}, "steps: input should be greater than or equal to 1 (given: 0)"),
+    ({"use": "bim", "eps": 0.1, "loss": "hinge"}, "loss: input should be 'ce'"),
+    ({"use": "bim"}, "eps: missing"),
+    ({"use": "bim", "eps": []}, "eps: the list is empty"),
+    ({"use": "bim", "eps": -0.1}, "eps: must not be negative"),
+    ({"use": "bim", "eps": math.nan}, "eps: must be a finite number"),
+    ({"use": "bim", "eps": ["much"]}, "eps: must be a finite number, not 'much'"),
+    ({"use": "bim", "eps": 0.1, "norm": "l3"}, "norm: unknown norm 'l3'"),
+    ({"use": "bim", "eps": 0.1, "unit": "pixels"}, "unit: unknown unit 'pixels'. Did you mean 'pixel'?"),
+    ({"use": "bim", "eps": 0.1, "goal": "win"}, "goal: must be 'untargeted' or 'targeted'"),
+    ({"use": "bim", "eps": 0.1, "target": 1}, "target: only a targeted goal has one"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
+def test_mistakes_are_named_with_the_choices(words, message):
+    with pytest.raises(UserError) as error:
+        load_attack(**words)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_targets_are_checked_against_the_classes():
+    names = ("cat", "dog")
+    assert Aim("targeted", "dog").targets(names) == [1]
+    assert Aim("targeted", "every").targets(names) == [0, 1]
+    with pytest.raises(UserError, match=r"unknown class 'dgo'\. Did you mean 'dog'\?"):
+        Aim("targeted", "dgo").targets(names)
+    with pytest.raises(UserError, match=r"class 2 is not in 0\.\.1"):
+        Aim("targeted", 2).targets(names)
+
+
+def test_budgets_are_sorted_and_unique():
+    assert [budget.eps for budget in budgets([0.2, 0.1, 0.2])] == [0.1, 0.2]
+    assert Budget(0.5, unit="std").radius(torch.zeros(2, 1, 3, 3)).flatten().tolist() == [0, 0]
+
+
+@pytest.fixture
+def registered():
+    """Register for one test only."""
+    ATTACKS.names()
+    before = dict(ATTACKS._entries)
+    yield
+    ATTACKS._entries.clear()
+    ATTACKS._entries.update(before)
+
+
+@pytest.mark.usefixtures("registered")
+def test_the_plugin_of_the_readme_equals_the_native_attack(network, network_data):
+    @rc.attack("my-fgsm")
+    def my_fgsm(model, images, labels, eps):
+        images.requires_grad_()
+        (grad,) = torch.autograd.grad(torch.nn.functional.cross_entropy(model(images), labels), images)
+        return (images + eps * grad.sign()).clamp(0, 1)
+
+    mine = rc.evaluate(network, network_data, rc.load_attack("my-fgsm", eps=[0.01, 0.1]))
+    native = rc.evaluate(network, network_data, rc.load_attack("fgsm", eps=[0.01, 0.1]))
+    columns = ["index", "eps", "adv_pred", "fooled", "valid", "linf"]
+    assert mine[columns].equals(native[columns])
+    assert mine["valid"].all()
+    assert (mine["backwards"].sum(), native["backwards"].sum()) == (2 * 32, 32)
+    assert "my-fgsm" in rc.list_attacks("my-*")
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_function_plugin_has_typed_options_and_its_own_draws(network, network_data):
+    @rc.attack("jitter")
+    def jitter(model, images, labels, eps, draws, strength: float = 1.0):
+        """Add noise."""
+        noise = draws.uniform(tuple(images.shape[1:])) * 2 - 1
+        return (images + strength * eps * noise).clamp(0, 1)
+
+    attack = rc.load_attack("jitter", eps=0.1, strength=0.5)
+    assert attack.randomised
+    rows = rc.evaluate(network, network_data, attack)
+    assert rows["valid"].all() and 0 < rows["linf"].max() <= 0.05 + 1e-6
+    with pytest.raises(UserError, match="strength: input should be a valid number"):
+        rc.load_attack("jitter", eps=0.1, strength="lots")
+    with pytest.raises(UserError, match="'jitter' cannot be targeted"):
+        rc.load_attack("jitter", eps=0.1, goal="targeted")
+    with pytest.raises(UserError, match="attack 'jitter' is registered already"):
+        rc.attack("jitter")(jitter)
+
+
+def test_a_subclass_is_an_attack_without_being_registered(network, network_data):
+    class Grey(rc.Attack):
+        def run(self, model, images, goal, budget, draws):
+            return images + budget.radius(images) * (0.5 - images).sign()
+
+    rows = rc.evaluate(network, network_data, Grey().at(eps=[0.01, 0.02]))
+    assert rows["valid"].all() and set(rows["attack"]) == {"Grey"} and len(rows) == 2 * len(network_data)
+    with pytest.raises(UserError, match="attack 'Grey' has no budget"):
+        rc.evaluate(network, network_data, Grey())

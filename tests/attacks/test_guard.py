@@ -1,0 +1,162 @@
+"""A catalogue of attacks that cheat or are broken: each is caught by its name and fools nobody."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from robustcaps.attacks.base import FunctionAttack
+from robustcaps.evaluation import evaluate
+
+
+def noisy(images):
+    return (images + 0.05 * torch.sign(images - 0.5)).clamp(0, 1)
+
+
+def edit(tensor, change):
+    with torch.no_grad():
+        change(tensor)
+
+
+def out_of_ball(model, images, labels, eps):
+    return 1 - images
+
+
+def out_of_box(model, images, labels, eps):
+    return images.round() + eps * (2 * images.round() - 1)
+
+
+def nan(model, images, labels, eps):
+    return images * torch.nan
+
+
+def wrong_shape(model, images, labels, eps):
+    return images[:, :, :4]
+
+
+def fewer(model, images, labels, eps):
+    return images[:-1]
+
+
+def wrong_dtype(model, images, labels, eps):
+    return noisy(images).double()
+
+
+def nothing(model, images, labels, eps):
+    return None
+
+
+def edits_images(model, images, labels, eps):
+    images.data.fill_(0.5)
+    return images
+
+
+def edits_labels(model, images, labels, eps):
+    labels.fill_(0)
+    return noisy(images)
+
+
+def edits_weights(model, images, labels, eps):
+    edit(model.model[5].weight, lambda weight: weight.mul_(-1))
+    return images
+
+
+def edits_buffers(model, images, labels, eps):
+    edit(model.model[1].running_mean, lambda mean: mean.add_(5))
+    return images
+
+
+def turns_on_training(model, images, labels, eps):
+    model.train()
+    return noisy(images)
+
+
+def turns_off_gradients(model, images, labels, eps):
+    model.requires_grad_(requires_grad=False)
+    return noisy(images)
+
+
+def seeds_torch(model, images, labels, eps):
+    torch.manual_seed(0)
+    return noisy(images)
+
+
+def draws_from_numpy(model, images, labels, eps):
+    np.random.rand()  # noqa: NPY002
+    return noisy(images)
+
+
+def draws_from_python(model, images, labels, eps):
+    random.random()
+    return noisy(images)
+
+
+CATALOGUE = {
+    out_of_ball: "outside-ball",
+    out_of_box: "outside-box",
+    nan: "not-finite",
+    wrong_shape: "wrong-shape",
+    fewer: "wrong-shape",
+    wrong_dtype: "wrong-dtype",
+    nothing: "not-a-tensor",
+    edits_images: "changed-inputs",
+    edits_labels: "changed-inputs",
+    edits_weights: "changed-weights",
+    edits_buffers: "changed-buffers",
+    turns_on_training: "changed-mode",
+    turns_off_gradients: "changed-requires-grad",
+    seeds_torch: "changed-global-rng",
+    draws_from_numpy: "changed-global-rng",
+    draws_from_python: "changed-global-rng",
+}
+
+
+@pytest.mark.parametrize(("cheat", "violation"), CATALOGUE.items(), ids=lambda item: getattr(item, "__name__", item))
+def test_cheats_are_caught_by_name_and_change_nothing(network, network_data, cheat, violation):
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    generators = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
+    rows = evaluate(network, network_data, FunctionAttack(cheat, {}).at([0.1, 0.2]), batch_size=10)
+    attacked = rows[rows["clean_pred"] == rows["label"]]
+    assert set(attacked["violation"]) == {violation}
+    assert not attacked["valid"].any() and not attacked["fooled"].any()
+    assert (attacked["adv_pred"] == attacked["clean_pred"]).all() and attacked["linf"].max() == 0
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+    assert not any(module.training for module in network.modules())
+    assert all(parameter.requires_grad for parameter in network.parameters())
+    assert torch.equal(torch.get_rng_state(), generators[0])
+    assert random.getstate() == generators[1]
+    assert (np.random.get_state()[1] == generators[2]).all()  # noqa: NPY002
+
+
+def test_one_bad_sample_does_not_spoil_the_others(network, network_data):
+    def mixed(model, images, labels, eps):
+        proposal = noisy(images)
+        proposal[::2] = 1 - images[::2]
+        return proposal
+
+    rows = evaluate(network, network_data, FunctionAttack(mixed, {}).at(0.1))
+    attacked = rows[rows["clean_pred"] == rows["label"]]
+    assert attacked["violation"].tolist() == [
+        "outside-ball" if place % 2 == 0 else "" for place in range(len(attacked))
+    ]
+    assert attacked["valid"].tolist() == [place % 2 == 1 for place in range(len(attacked))]
+
+
+def test_rounding_is_no_violation(network, network_data):
+    def exact(model, images, labels, eps):
+        return images + eps * torch.sign(0.5 - images)
+
+    assert evaluate(network, network_data, FunctionAttack(exact, {}).at([0.1, 1 / 3, 0.5]))["valid"].all()
+
+
+def test_gradients_left_on_parameters_are_no_violation(network, network_data):
+    def backward(model, images, labels, eps):
+        images.requires_grad_()
+        F.cross_entropy(model(images), labels).backward()
+        return (images + eps * images.grad.sign()).clamp(0, 1)
+
+    assert evaluate(network, network_data, FunctionAttack(backward, {}).at(0.1))["valid"].all()

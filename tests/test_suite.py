@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+
+from robustcaps.errors import UserError
+from robustcaps.plan import make_plan
+from robustcaps.suite import load_suite
+from robustcaps.workshop import Setting, Workshop
+
+HEAD = '[[data]]\nuse = "dots"\n[[models]]\nuse = "levels"\n'
+GOOD = HEAD + '[[attacks]]\nuse = "fgsm"\neps = [0.1]\n'
+
+MISTAKES = {
+    "malformed": ("[[data]\n", "x.toml: not valid TOML: "),
+    "unknown key": (GOOD + "[[atacks]]\n", "x.toml: unknown key 'atacks'. Did you mean 'attacks'?"),
+    "no attacks": (HEAD, "x.toml: attacks: field required"),
+    "empty attacks": ("attacks = []\n" + HEAD, "x.toml: attacks: list should have at least 1 item"),
+    "negative eps": (
+        GOOD.replace("[0.1]", "[0.1, -0.2]"),
+        "x.toml: attacks[0].eps.list[float][1]: must not be negative (given: -0.2)",
+    ),
+    "eps a word": (GOOD.replace("[0.1]", '"large"'), "must be a finite number (given: 'large')"),
+    "eps nan": (GOOD.replace("[0.1]", "nan"), "must be a finite number (given: nan)"),
+    "eps empty": (GOOD.replace("[0.1]", "[]"), "x.toml: attacks[0]: eps: the list is empty"),
+    "eps missing": (GOOD.replace("eps = [0.1]", ""), "x.toml: attacks[0]: eps: missing"),
+    "unknown attack": (
+        GOOD.replace("fgsm", "fgms"),
+        "x.toml: attacks[0].use: unknown attack 'fgms'. Did you mean 'fgsm'?",
+    ),
+    "unknown model": (
+        GOOD.replace("levels", "level"),
+        "x.toml: models[0].use: unknown model 'level'. Did you mean 'levels'?",
+    ),
+    "unknown data": (GOOD.replace("dots", "dotz"), "x.toml: data[0].use: unknown dataset 'dotz'. Did you mean 'dots'?"),
+    "unknown attack option": (
+        GOOD + "los = 'ce'\n",
+        "x.toml: attacks[0]: attack 'fgsm': unknown option 'los'. Did you mean 'loss'?",
+    ),
+    "unknown model option": (
+        GOOD.replace('"levels"', '"levels"\nsharpnes = 2.0'),
+        "x.toml: models[0]: model 'levels': unknown option 'sharpnes'. Did you mean 'sharpness'?",
+    ),
+    "unknown data option": (
+        GOOD.replace('"dots"', '"dots"\nclases = 2'),
+        "x.toml: data[0]: dataset 'dots': unknown option 'clases'. Did you mean 'classes'?",
+    ),
+    "unknown class": (
+        GOOD + 'goal = "targeted"\ntarget = "level9"\n',
+        "x.toml: attacks[0]: target: unknown class 'level9'. Did you mean 'level2'?",
+    ),
+    "weights missing": (
+        GOOD.replace('use = "levels"', 'use = "cnn"\nweights = "none.safetensors"'),
+        "none.safetensors: cannot be read: No such file",
+    ),
+    "limit": (GOOD.replace('"dots"', '"dots"\nlimit = 0'), "x.toml: data[0].limit: input should be greater than"),
+}
+
+
+@pytest.fixture
+def workshop(plugin):
+    from robustcaps.registry import ATTACKS, DATASETS, MODELS  # noqa: PLC0415
+
+    registries = (ATTACKS, DATASETS, MODELS)
+    before = [(registry.names(), dict(registry._entries)) for registry in registries]
+    yield Workshop(Setting(plugins=(plugin,)))
+    for registry, (_, entries) in zip(registries, before, strict=True):
+        registry._entries.clear()
+        registry._entries.update(entries)
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_named_with_file_and_place(tmp_path, workshop, text, message):
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        make_plan(load_suite(path), workshop, source="x.toml")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_suite_unfolds_into_cells(suite, workshop):
+    cells = make_plan(load_suite(suite), workshop, source="tiny.toml")
+    assert [(cell.model.label, cell.attack.label, cell.seed) for cell in cells] == [
+        (model, attack, seed)
+        for model in ("levels", "blunt")
+        for attack, seed in [("clean", 0), ("fgsm", 0), ("pgd", 0), ("pgd", 1), ("fgsm to every class", 0)]
+    ]
+    assert [cell.rows for cell in cells[:5]] == [30, 120, 120, 120, 270]
+    assert len({cell.id for cell in cells}) == len(cells)
+
+
+def test_ids_change_with_what_rows_rest_on_and_not_with_names(tmp_path, suite, plugin, workshop):
+    def ids(text: str) -> list[str]:
+        path = tmp_path / "again.toml"
+        path.write_text(text)
+        return [cell.id for cell in make_plan(load_suite(path), workshop, source="again.toml")]
+
+    text = suite.read_text()
+    first = ids(text)
+    assert ids(text) == first
+    assert ids(text.replace('name = "blunt"', 'name = "dull"').replace("seeds", "batch_size = 7\nseeds")) == first
+    assert not set(ids(text.replace("limit = 30", "limit = 31"))) & set(first)
+    changed = ids(text.replace("steps = 3", "steps = 4"))
+    assert [new == old for new, old in zip(changed, first, strict=True)] == [True, True, False, False, True] * 2
+    sharper = ids(text.replace("sharpness = 10.0", "sharpness = 11.0"))
+    assert [new == old for new, old in zip(sharper, first, strict=True)] == [True] * 5 + [False] * 5

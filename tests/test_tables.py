@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from robustcaps.figures import draw_all
+from robustcaps.published import attack_curves
+from robustcaps.statistics import wilson
+from robustcaps.tables import summarise, violations
+
+
+def rows(**columns) -> pd.DataFrame:
+    fixed = {"suite": "s", "data": "d", "model": "m", "attack": "a", "norm": "linf", "unit": "pixel", "seed": 0}
+    frame = pd.DataFrame(columns)
+    defaults = {"goal": "untargeted", "eps": 0.1, "target": -1, "valid": True, "violation": "", "forwards": 2.0}
+    for name, value in {**fixed, **defaults, "backwards": 1.0}.items():
+        if name not in frame:
+            frame[name] = value
+    return frame
+
+
+def test_accuracy_success_interval_and_cost():
+    frame = rows(index=range(4), label=[0, 1, 2, 0], adv_pred=[0, 2, 2, 1], fooled=[False, True, False, True])
+    line = summarise(frame).iloc[0]
+    low, high = wilson(2, 4)
+    assert (line["n"], line["accuracy"], line["success"], line["invalid"]) == (4, 0.5, 0.5, 0)
+    assert (line["accuracy_low"], line["accuracy_high"]) == pytest.approx((float(low), float(high)))
+    assert (line["forwards"], line["backwards"]) == (2, 1)
+
+
+def test_several_targets_of_a_sample_count_once():
+    frame = rows(
+        index=[0, 0, 1, 1],
+        label=[0, 0, 1, 1],
+        target=[0, 1, 0, 1],
+        adv_pred=[0, 1, 0, 1],
+        fooled=[True] * 4,
+        goal="targeted",
+    )
+    line = summarise(frame).iloc[0]
+    assert (line["n"], line["success"], line["accuracy"], line["forwards"]) == (2, 1, 0.5, 4)
+    assert line["success_low"] == pytest.approx(float(wilson(2, 2)[0]))
+
+
+def test_order_is_kept_and_violations_are_counted():
+    frame = pd.concat(
+        [
+            rows(index=[0], label=[0], adv_pred=[0], fooled=[False], model="z"),
+            rows(index=[0], label=[0], adv_pred=[0], fooled=[False], model="a", valid=False, violation="outside-box"),
+        ]
+    )
+    assert summarise(frame)["model"].tolist() == ["z", "a"]
+    assert violations(frame).to_dict("records") == [
+        {"model": "a", "attack": "a", "violation": "outside-box", "rows": 1}
+    ]
+    with pytest.raises(ValueError, match="no rows"):
+        summarise(frame.iloc[:0])
+
+
+def sweep(goal: str) -> pd.DataFrame:
+    parts = [
+        rows(index=[0, 1], label=[0, 1], adv_pred=[0, 0], fooled=[False, True], eps=eps, model=model, goal=goal)
+        for eps in (0.0, 0.1, 0.2)
+        for model in ("cnn", "caps")
+    ]
+    return summarise(pd.concat(parts))
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_figures_show_every_curve_with_its_band(published):
+    table = pd.concat([sweep("untargeted"), sweep("targeted")])
+    figures = dict(draw_all(table, published=published))
+    assert list(figures) == ["accuracy", "targeted"]
+    for figure in figures.values():
+        axis = figure.axes[0]
+        assert len(axis.collections) == 2  # bands
+        assert len(axis.lines) == 2 + (4 if published else 0)
+        assert axis.lines[0].get_xdata().tolist() == [0.0, 0.1, 0.2]
+        assert axis.lines[0].get_ydata().tolist() == [0.5, 0.5, 0.5]
+        assert "n = 2" in figure.get_suptitle()
+
+
+def test_a_single_eps_is_no_curve():
+    table = sweep("untargeted")
+    assert list(draw_all(table[table["eps"] == 0.1])) == []
+
+
+def test_published_curves_are_the_papers():
+    accuracy = attack_curves("untargeted").set_index(["model", "attack", "eps"])["value"]
+    assert accuracy["CNN", "fgsm", 0.1] == 0.58 and accuracy["matrix capsules", "bim", 0.5] == 0.55
+    assert len(accuracy) == 19
+    success = attack_curves("targeted").set_index(["model", "attack", "eps"])["value"]
+    assert success["CNN", "bim", 0.25] == 0.84 and success["matrix capsules", "fgsm", 0.0] == 0.2
