@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,10 +14,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from robustcaps.cli import app
 from robustcaps.errors import UserError
 from robustcaps.models.base import Classifier
-from robustcaps.models.cards import digest_of, read_tensors
+from robustcaps.models.cards import digest_of, read_card, read_tensors
 from robustcaps.models.zoo import build_model, load_model
 from robustcaps.registry import DATASETS, MODELS
 from robustcaps.training import Listener, train
@@ -97,6 +100,23 @@ def test_the_card_tells_the_accuracy_of_the_file(tmp_path):
     assert right == round(card.accuracy * card.n_test)
     assert card.digest == digest_of(model.state_dict())
     assert card.parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_the_command_of_a_card_trains_the_same_weights_again(tmp_path):
+    card = run(tmp_path / "one", options={"width": 3}, tag="b", seed=5, epochs=1, lr=0.01, limit=40, half=False)
+    program, *words = shlex.split(card.command)
+    assert program == "robustcaps"
+    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "two"), "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    assert read_card(tmp_path / "two" / "tiny-b.json").command == card.command
+    assert weights(tmp_path / "two") == weights(tmp_path / "one")
+
+
+def test_without_a_holdout_there_is_no_validation_accuracy(tmp_path):
+    card = run(tmp_path, holdout=0)
+    assert card.validation == "nothing held out"
+    assert card.validation_accuracy is None
+    assert (tmp_path / "log.csv").read_text().splitlines()[1].split(",")[3] == ""
 
 
 @pytest.mark.parametrize("model", ["tiny", "looker"])
@@ -193,6 +213,10 @@ def test_nothing_is_overwritten(tmp_path):
     run(tmp_path)
     with pytest.raises(UserError, match=r"log\.csv is there already"):
         run(tmp_path, tag="b")
+    (tmp_path / "log.csv").unlink()
+    (tmp_path / "tiny-a.json").unlink()
+    with pytest.raises(UserError, match=r"tiny-a\.safetensors is there already"):
+        run(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file: cannot be made"):
         run(tmp_path / "file")
@@ -318,7 +342,7 @@ def test_the_gradient_is_clipped_to_its_norm(clip, moved):
 
 
 def test_groups_keep_their_own_learning_rates_along_the_schedule(tmp_path, monkeypatch):
-    seen: list[list[float]] = []
+    seen = []
     step = torch.optim.AdamW.step
 
     def note(self):
@@ -337,7 +361,7 @@ def test_groups_keep_their_own_learning_rates_along_the_schedule(tmp_path, monke
 
 
 def test_progress_runs_from_zero_towards_one(tmp_path, monkeypatch):
-    seen: list[float] = []
+    seen = []
     loss = tiny.Tiny.training_loss
 
     def note(self, images, labels, progress=1.0):

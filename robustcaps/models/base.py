@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -20,8 +21,25 @@ class Reading:
     """(n, classes, pose): the class capsules, where there are any."""
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """How a zoo model is trained unless the user says otherwise: Adam, warm-up, then a cosine down to `final_lr`."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    warmup_steps: int = 200
+    final_lr: float = 0.02
+    """As a fraction of `lr`."""
+    clip: float | None = None
+    """Largest gradient norm; None clips nothing."""
+    weight_decay: float = 0.0
+
+
 class Classifier(nn.Module, ABC):
     """Base of the zoo. `forward` gives logits; `read` everything; `training_loss` what the model is trained on."""
+
+    recipe: ClassVar[Recipe]
 
     def __init__(self, *, classes: int, channels: int, size: int) -> None:
         super().__init__()
@@ -44,3 +62,11 @@ class Classifier(nn.Module, ABC):
     def scores(self, images: Tensor) -> Tensor:
         """Return the paper's class scores (n, classes) in [0,1]."""
         return self.read(images).scores
+
+
+class CapsuleClassifier(Classifier):
+    """A classifier whose last layer routes: it can also show the votes that are routed."""
+
+    @abstractmethod
+    def votes(self, images: Tensor) -> Tensor:
+        """Return what every child capsule predicts for every class capsule (n, classes, children, pose)."""

@@ -1,0 +1,101 @@
+"""The convolutional baselines: the paper's, and one of the same family with the small capsule network's size."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from robustcaps.errors import UserError
+from robustcaps.models.base import Classifier, Reading, Recipe
+from robustcaps.models.normalise import Normalise, build_normaliser
+from robustcaps.registry import MODELS
+
+Width = Annotated[int, Field(ge=1, description="channels of the first convolution; the second has twice as many")]
+Hidden = Annotated[int, Field(ge=1, description="units of the fully connected layer")]
+Dropout = Annotated[float, Field(ge=0, lt=1, description="share of hidden units dropped in training")]
+
+
+class CNN(Classifier):
+    """Two 5x5 convolutions with ReLU and 2x2 max-pooling, a hidden layer with dropout, softmax."""
+
+    recipe: ClassVar[Recipe] = Recipe(epochs=10, batch_size=64, lr=1e-3)
+
+    def __init__(
+        self, *, classes: int, channels: int, size: int, normalise: Normalise, width: int, hidden: int, dropout: float
+    ) -> None:
+        super().__init__(classes=classes, channels=channels, size=size)
+        grid = size // 4
+        if grid < 1:
+            raise UserError(f"cnn: images of {size}x{size} are too small; it pools twice and needs 4x4 or more.")
+        self.layers = nn.Sequential(
+            build_normaliser(normalise),
+            nn.Conv2d(channels, width, kernel_size=5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(width, 2 * width, kernel_size=5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(2 * width * grid * grid, hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, classes),
+        )
+
+    def read(self, images: Tensor) -> Reading:
+        """Return the logits and their softmax."""
+        logits = self.layers(images)
+        return Reading(logits=logits, scores=logits.softmax(dim=1))
+
+    def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:  # noqa: ARG002
+        """Return the cross-entropy of each sample (n,)."""
+        return F.cross_entropy(self(images), labels, reduction="none")
+
+
+@MODELS.register("cnn")
+def cnn(
+    *,
+    classes: int,
+    channels: int,
+    size: int,
+    normalise: Normalise = "image",
+    width: Width = 32,
+    hidden: Hidden = 1024,
+    dropout: Dropout = 0.5,
+) -> CNN:
+    """Baseline of Hinton et al. 2018: two 5x5 convolutions and a hidden layer (4.2 M parameters at 32x32)."""
+    return CNN(
+        classes=classes,
+        channels=channels,
+        size=size,
+        normalise=normalise,
+        width=width,
+        hidden=hidden,
+        dropout=dropout,
+    )
+
+
+@MODELS.register("cnn-small")
+def cnn_small(
+    *,
+    classes: int,
+    channels: int,
+    size: int,
+    normalise: Normalise = "image",
+    width: Width = 16,
+    hidden: Hidden = 26,
+    dropout: Dropout = 0.2,
+) -> CNN:
+    """Baseline with as many parameters as matrix-capsnet-small (67 K at 32x32)."""
+    return CNN(
+        classes=classes,
+        channels=channels,
+        size=size,
+        normalise=normalise,
+        width=width,
+        hidden=hidden,
+        dropout=dropout,
+    )

@@ -1,0 +1,178 @@
+"""Vector capsules with dynamic routing and a reconstructing decoder (Sabour, Frosst, Hinton, NIPS 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from robustcaps.capsules.layers import DynamicRules, VectorCapsules, VectorPrimaryCapsules
+from robustcaps.capsules.losses import margin_loss
+from robustcaps.capsules.routing import Update, length_logit, squash, squashed_length
+from robustcaps.errors import UserError
+from robustcaps.models.base import CapsuleClassifier, Reading, Recipe
+from robustcaps.models.normalise import Normalise, build_normaliser
+from robustcaps.registry import MODELS
+
+Iterations = Annotated[int, Field(ge=1, description="routing iterations")]
+RoutingUpdate = Annotated[Update, Field(description="add the agreement to the routing logits, or assign it")]
+Transforms = Annotated[
+    Literal["full", "shared"], Field(description="one transform per pair of capsules, or one per class")
+]
+Reconstruction = Annotated[float, Field(ge=0, description="weight of the summed squared reconstruction error")]
+
+CHILD_POSE = 8
+CLASS_POSE = 16
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The sizes of a vector capsule network."""
+
+    filters: int
+    kernel: int
+    stride: int
+    types: int
+    primary_kernel: int
+    decoder: tuple[int, int]
+
+    def grid(self, size: int) -> int:
+        """Return the side of the grid of primary capsules; below 1 the image is too small."""
+        features = (size - self.kernel) // self.stride + 1
+        return (features - self.primary_kernel) // 2 + 1
+
+
+FULL = Architecture(filters=256, kernel=9, stride=1, types=32, primary_kernel=9, decoder=(512, 1024))
+SMALL = Architecture(filters=64, kernel=9, stride=2, types=8, primary_kernel=5, decoder=(64, 128))
+
+
+class VectorCapsNet(CapsuleClassifier):
+    """Convolution, primary capsules, one capsule per class whose length is the class's score, and a decoder."""
+
+    recipe: ClassVar[Recipe] = Recipe(epochs=10, batch_size=32, lr=1e-3)
+
+    def __init__(
+        self,
+        *,
+        classes: int,
+        channels: int,
+        size: int,
+        normalise: Normalise,
+        architecture: Architecture,
+        rules: DynamicRules,
+        reconstruction: float,
+    ) -> None:
+        super().__init__(classes=classes, channels=channels, size=size)
+        grid = architecture.grid(size)
+        if grid < 1:
+            raise UserError(f"vector-capsnet: images of {size}x{size} are too small for its two convolutions.")
+        self.reconstruction = reconstruction
+        self.stem = nn.Sequential(
+            build_normaliser(normalise),
+            nn.Conv2d(channels, architecture.filters, architecture.kernel, stride=architecture.stride),
+            nn.ReLU(),
+        )
+        self.primary = VectorPrimaryCapsules(
+            architecture.filters,
+            types=architecture.types,
+            pose=CHILD_POSE,
+            kernel=architecture.primary_kernel,
+            stride=2,
+        )
+        self.class_capsules = VectorCapsules(
+            children=grid * grid * architecture.types,
+            child_pose=CHILD_POSE,
+            parents=classes,
+            pose=CLASS_POSE,
+            rules=rules,
+        )
+        first, second = architecture.decoder
+        self.decoder = nn.Sequential(
+            nn.Linear(classes * CLASS_POSE, first),
+            nn.ReLU(),
+            nn.Linear(first, second),
+            nn.ReLU(),
+            nn.Linear(second, channels * size * size),
+            nn.Sigmoid(),
+        )
+
+    def read(self, images: Tensor) -> Reading:
+        """Return log |s_k|^2, the lengths |v_k| and the class capsules v."""
+        s = self.class_capsules(self.primary(self.stem(images)))
+        return Reading(logits=length_logit(s), scores=squashed_length(s), poses=squash(s))
+
+    def votes(self, images: Tensor) -> Tensor:
+        """Return the prediction vectors of the class capsules (n, classes, children, 16)."""
+        return self.class_capsules.votes(self.primary(self.stem(images)))
+
+    def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:  # noqa: ARG002
+        """Return margin loss plus weighted reconstruction error of each sample (n,); the label masks the decoder."""
+        reading = self.read(images)
+        present = F.one_hot(labels, self.classes).to(reading.scores)
+        loss = margin_loss(reading.scores, present)
+        if self.reconstruction and reading.poses is not None:
+            error = (self.decode(reading.poses, labels) - images).square().sum(dim=(1, 2, 3))
+            loss = loss + self.reconstruction * error
+        return loss
+
+    def decode(self, poses: Tensor, labels: Tensor) -> Tensor:
+        """Return the images in [0,1] that class capsules (n, classes, 16) encode, all but the labels' masked out."""
+        mask = F.one_hot(labels, self.classes).to(poses)
+        pixels: Tensor = self.decoder((poses * mask.unsqueeze(2)).flatten(1))
+        return pixels.view(-1, self.channels, self.size, self.size)
+
+    def reconstruct(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return the images as the capsules of the labels, or of the predicted classes, encode them."""
+        s = self.class_capsules(self.primary(self.stem(images)))
+        return self.decode(squash(s), length_logit(s).argmax(dim=1) if labels is None else labels)
+
+
+@MODELS.register("vector-capsnet")
+def vector_capsnet(
+    *,
+    classes: int,
+    channels: int,
+    size: int,
+    normalise: Normalise = "image",
+    iterations: Iterations = 3,
+    update: RoutingUpdate = "increment",
+    transforms: Transforms = "full",
+    reconstruction: Reconstruction = 0.0005,
+) -> VectorCapsNet:
+    """Capsule network of Sabour et al. 2017, dynamic routing (8.2 M parameters at 28x28, 10 classes)."""
+    return VectorCapsNet(
+        classes=classes,
+        channels=channels,
+        size=size,
+        normalise=normalise,
+        architecture=FULL,
+        rules=DynamicRules(iterations, update, transforms),
+        reconstruction=reconstruction,
+    )
+
+
+@MODELS.register("vector-capsnet-small")
+def vector_capsnet_small(
+    *,
+    classes: int,
+    channels: int,
+    size: int,
+    normalise: Normalise = "image",
+    iterations: Iterations = 3,
+    update: RoutingUpdate = "increment",
+    transforms: Transforms = "full",
+    reconstruction: Reconstruction = 0.0005,
+) -> VectorCapsNet:
+    """Dynamic routing in a network that trains on a laptop (0.3 M parameters at 32x32, 5 classes)."""
+    return VectorCapsNet(
+        classes=classes,
+        channels=channels,
+        size=size,
+        normalise=normalise,
+        architecture=SMALL,
+        rules=DynamicRules(iterations, update, transforms),
+        reconstruction=reconstruction,
+    )

@@ -1,0 +1,84 @@
+"""Training a zoo model: `train` goes from a name to weights and their card, and picks up where it was killed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from robustcaps.data import load_data
+from robustcaps.data.base import Data
+from robustcaps.devices import pick_device
+from robustcaps.errors import UserError
+from robustcaps.models.base import Classifier, Recipe
+from robustcaps.models.cards import Card, Settings
+from robustcaps.models.zoo import build_model, model_options
+from robustcaps.training.folder import open_folder
+from robustcaps.training.listener import Listener
+from robustcaps.training.loop import Training, fit
+from robustcaps.training.result import command_line, finish
+from robustcaps.training.samples import hold_out, load_train_split
+
+__all__ = ["Listener", "train"]
+
+
+def train(
+    name: str,
+    *,
+    out: Path | str,
+    data: str = "toys",
+    options: Mapping[str, Any] | None = None,
+    tag: str = "a",
+    seed: int = 0,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    limit: int | None = None,
+    holdout: int = 1,
+    half: bool = True,
+    resume: bool = True,
+    data_dir: Path | str | None = None,
+    device: str = "auto",
+    listener: Listener | None = None,
+) -> Card:
+    """Train a model and write out/MODEL-TAG.safetensors, its card (.json) and out/log.csv; return the card.
+
+    What is None comes from the model's recipe. A training that was killed goes on from its last epoch, and a finished
+    one is not repeated; `resume=False` refuses both. The weights are those of the last epoch: nothing is selected on
+    the held-out samples, and the test split is looked at once, at the end.
+    """
+    listener = listener or Listener()
+    chosen = model_options(name, options or {})
+    place = pick_device(device)
+    samples = load_train_split(data, limit=limit, data_dir=data_dir, progress=listener.loading)
+    test = load_data(data, split="test", limit=limit, data_dir=data_dir, progress=listener.loading)
+    model = trainable(name, samples, chosen, seed)
+    asked = {"model": name, "options": chosen, "tag": tag, "seed": seed, "half": half}
+    asked |= {"data": data, "limit": limit, "holdout": holdout}
+    recipe = {"epochs": epochs, "batch_size": batch_size, "lr": lr}
+    recipe = asdict(model.recipe) | {key: value for key, value in recipe.items() if value is not None}
+    settings = Settings.parse({**asked, **recipe, **describe(samples)}, where=f"training '{name}'")
+    kept, held, validation = hold_out(samples, holdout)
+    training = Training(settings, kept, held, Path(out), place, listener)
+    finished = open_folder(training, resume=resume)
+    if finished is not None:
+        return finished
+    log = fit(training, model)
+    return finish(training, model, log, test, validation=validation, command=command_line(settings, options or {}))
+
+
+def describe(samples: Data) -> dict[str, Any]:
+    """Return what settings say about train samples."""
+    shape = {"classes": samples.classes, "channels": samples.channels, "size": samples.size}
+    return {**shape, "class_names": samples.class_names, "data_digest": samples.digest}
+
+
+def trainable(name: str, samples: Data, options: Mapping[str, Any], seed: int) -> Classifier:
+    """Build the model, which must know its own loss and recipe."""
+    model = build_model(
+        name, classes=samples.classes, channels=samples.channels, size=samples.size, seed=seed, **options
+    )
+    if not isinstance(model, Classifier) or not isinstance(getattr(model, "recipe", None), Recipe):
+        raise UserError(f"model '{name}' cannot be trained: it is not a Classifier with a training loss and a recipe.")
+    return model

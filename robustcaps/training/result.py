@@ -1,0 +1,67 @@
+"""The end of a training: weights on disk, measured as written, with a card that says how they were made."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import json
+import platform
+import shlex
+from collections.abc import Iterable
+
+import torch
+
+from robustcaps.data.base import Data
+from robustcaps.files import write_atomically
+from robustcaps.models.base import Classifier
+from robustcaps.models.cards import Card, Settings, card_file, digest_of, fill, read_tensors, write_weights
+from robustcaps.statistics import wilson
+from robustcaps.training.accuracy import predict
+from robustcaps.training.checkpoint import Row
+from robustcaps.training.loop import Training
+
+
+def finish(training: Training, model: Classifier, log: list[Row], test: Data, *, validation: str, command: str) -> Card:
+    """Write the weights, measure what was written on the test split, write the card and drop the checkpoint."""
+    settings = training.settings
+    write_weights(training.weights, model, half=settings.half)
+    fill(model, read_tensors(training.weights), where=str(training.weights))
+    right = int((predict(model, test.images.to(training.device)) == test.labels).sum())
+    low, high = wilson(right, len(test))
+    card = Card(
+        **settings.model_dump(),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        accuracy=right / len(test),
+        n_test=len(test),
+        interval=(float(low), float(high)),
+        validation_accuracy=log[-1]["validation_accuracy"],
+        validation=validation,
+        seconds=round(sum(row["seconds"] or 0 for row in log), 1),
+        command=command,
+        versions=versions(),
+        machine=f"{training.device.type}, {torch.get_num_threads()} threads",
+        digest=digest_of(model.state_dict()),
+        date=dt.datetime.now(tz=dt.UTC).date(),
+    )
+    write_atomically(card_file(training.weights), card.model_dump_json(indent=2) + "\n")
+    training.checkpoint.unlink()
+    return card
+
+
+def command_line(settings: Settings, options: Iterable[str]) -> str:
+    """Return the command that trains these weights again; `options` are the names of those that were given."""
+    words = ["robustcaps", "train", settings.model, "--data", settings.data]
+    for name in ("tag", "seed", "epochs", "batch_size", "lr", "limit", "holdout"):
+        value = getattr(settings, name)
+        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    words += [] if settings.half else ["--no-half"]
+    for name in options:
+        value = settings.options[name]
+        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join(words)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that weights may depend on."""
+    packages = {name: importlib.metadata.version(name) for name in ("robustcaps", "torch")}
+    return {**packages, "python": platform.python_version()}

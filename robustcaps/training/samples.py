@@ -1,0 +1,64 @@
+"""What a training sees: the train split less what is held out, and random crops of it in random order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from robustcaps.data import load_data
+from robustcaps.data.base import Data
+from robustcaps.errors import UserError
+from robustcaps.options import options_schema
+from robustcaps.registry import DATASETS
+
+
+def load_train_split(
+    name: str, *, limit: int | None, data_dir: Path | str | None, progress: Callable[[int, int], None]
+) -> Data:
+    """Return the train split, uncropped where the dataset can leave the cropping to us."""
+    uncropped = {"crop": False} if "crop" in options_schema(DATASETS.entry(name).factory).model_fields else {}
+    return load_data(name, split="train", limit=limit, data_dir=data_dir, progress=progress, **uncropped)
+
+
+def hold_out(data: Data, holdout: int) -> tuple[Data, Data | None, str]:
+    """Split train samples into those to train on and those to validate on; also say in words what is held out.
+
+    Held out are the last `holdout` instances of each class, or tenths of the samples where there are no instances.
+    """
+    if holdout == 0:
+        return data, None, "nothing held out"
+    if "instance" in data.factors:
+        rank = data.factors.groupby(data.labels.numpy())["instance"].rank(method="dense", ascending=False)
+        held = torch.tensor((rank <= holdout).to_numpy())
+        words = f"the last {holdout} train instance{'s' if holdout > 1 else ''} of each class"
+    else:
+        held = torch.arange(len(data)) >= len(data) - len(data) * holdout // 10
+        words = f"the last {10 * holdout} % of the train samples"
+    if set(data.labels[~held].tolist()) != set(data.labels.tolist()) or not bool(held.any()):
+        raise UserError(f"holdout={holdout}: holding out {words} leaves too little of the {len(data)} samples.")
+    validation = data.select(held.nonzero().flatten())
+    centred = replace(validation, images=centre_crop(validation.images, data.size))
+    return data.select((~held).nonzero().flatten()), centred, f"{words} ({len(centred)} samples)"
+
+
+def centre_crop(images: Tensor, size: int) -> Tensor:
+    """Return the centres of images, size x size."""
+    top, left = ((side - size) // 2 for side in images.shape[-2:])
+    return images[..., top : top + size, left : left + size]
+
+
+def random_batches(
+    images: Tensor, labels: Tensor, *, size: int, steps: int, seed: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield every sample once, in random order and with a random crop, in `steps` batches as equal as can be."""
+    generator = torch.Generator().manual_seed(seed)
+    n = len(images)
+    order = torch.randperm(n, generator=generator)
+    top, left = (torch.randint(side - size + 1, (n,), generator=generator) for side in images.shape[-2:])
+    windows = images.unfold(2, size, 1).unfold(3, size, 1)  # a view: (n, channels, top, left, size, size)
+    for rows, y, x in zip(*(index.to(images.device).tensor_split(steps) for index in (order, top, left)), strict=True):
+        yield windows[rows, :, y, x], labels[rows]
