@@ -1,0 +1,197 @@
+"""Capsule layers: the parameters around the routing functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from robustcaps.capsules.routing import (
+    Competition,
+    Routed,
+    Update,
+    Wiring,
+    dynamic_routing,
+    em_routing,
+    matrix_votes,
+    squash,
+    vector_votes,
+)
+
+POSE_SIDE = 4
+POSE_SIZE = POSE_SIDE * POSE_SIDE
+
+POSE_STD = 0.05
+"""Standard deviation of poses and votes at the start: small against the variance floor, which softens the E-step."""
+LOGIT_STD = 0.15
+"""Standard deviation of the capsules' logits at the start."""
+EMPTY_LOGIT = -2.0
+"""Logit at the start of a capsule that gets no votes, so that empty capsules cannot win."""
+
+
+@dataclass(frozen=True)
+class DynamicRules:
+    """How dynamic routing is done."""
+
+    iterations: int = 3
+    update: Update = "increment"
+    transforms: Literal["full", "shared"] = "full"
+
+
+@dataclass(frozen=True)
+class EMRules:
+    """How EM routing is done."""
+
+    iterations: int = 3
+    competition: Competition = "field"
+    variance_floor: float = 0.1
+
+
+def capsule_grid(features: Tensor, types: int) -> Tensor:
+    """Return conv features (n, types*pose, height, width) as capsules (n, height*width, types, pose).
+
+    Each capsule's components come from one position: the channels are split first, then moved behind the positions.
+    """
+    n, channels, height, width = features.shape
+    return features.view(n, types, channels // types, height * width).permute(0, 3, 1, 2)
+
+
+class VectorPrimaryCapsules(nn.Module):
+    """Features to the first vector capsules: a convolution, squashed."""
+
+    def __init__(self, channels: int, *, types: int, pose: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.types = types
+        self.conv = nn.Conv2d(channels, types * pose, kernel_size=kernel, stride=stride)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the capsules u (n, positions*types, pose)."""
+        return squash(capsule_grid(self.conv(features), self.types).flatten(1, 2))
+
+
+class VectorCapsules(nn.Module):
+    """Vector capsules fully connected to their children by dynamic routing."""
+
+    def __init__(self, *, children: int, child_pose: int, parents: int, pose: int, rules: DynamicRules) -> None:
+        super().__init__()
+        self.rules = rules
+        pairs = (parents,) if rules.transforms == "shared" else (children, parents)
+        self.transforms = nn.Parameter(0.1 * torch.randn(*pairs, pose, child_pose))
+
+    def votes(self, children: Tensor) -> Tensor:
+        """Return the votes (n, parents, children, pose) of capsules (n, children, child pose)."""
+        return vector_votes(children, self.transforms)
+
+    def forward(self, children: Tensor) -> Tensor:
+        """Return the parents s (n, parents, pose) before squashing."""
+        return dynamic_routing(self.votes(children), iterations=self.rules.iterations, update=self.rules.update)
+
+
+class MatrixPrimaryCapsules(nn.Module):
+    """Features to the first matrix capsules: 1x1 convolutions, linear for poses and logistic for activations."""
+
+    def __init__(self, channels: int, *, types: int) -> None:
+        super().__init__()
+        self.types = types
+        self.pose = nn.Conv2d(channels, types * POSE_SIZE, kernel_size=1)
+        self.activation = nn.Conv2d(channels, types, kernel_size=1)
+        nn.init.normal_(self.pose.weight, std=POSE_STD * (2 / channels) ** 0.5)
+        nn.init.zeros_(self.pose.get_parameter("bias"))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return poses (n, positions, types, 16) and activations (n, positions, types)."""
+        activations = self.activation(features).sigmoid()
+        return capsule_grid(self.pose(features), self.types), capsule_grid(activations, self.types).squeeze(-1)
+
+    @torch.no_grad()
+    def initialise(self, features: Tensor) -> None:
+        """Scale the pose convolution so that the poses of these features have standard deviation `POSE_STD`."""
+        scale = POSE_STD / self.pose(features).std()
+        for parameter in self.pose.parameters():
+            parameter.mul_(scale)
+
+
+class MatrixCapsules(nn.Module):
+    """Matrix capsules by EM routing: convolutional or fully connected, as the wiring says."""
+
+    windows: Tensor
+    rivals: Tensor
+    offsets: Tensor | None
+    inverse_temperature: Tensor
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        *,
+        child_types: int,
+        types: int,
+        rules: EMRules,
+        shared: bool = False,
+        offsets: Tensor | None = None,
+    ) -> None:
+        """`shared`: one transform per pair of types for all slots; `offsets` (slots, 16) are added to the votes."""
+        super().__init__()
+        self.rules = rules
+        pairs = (child_types, types) if shared else (wiring.windows.shape[1], child_types, types)
+        self.transforms = nn.Parameter(torch.randn(*pairs, POSE_SIDE, POSE_SIDE) / POSE_SIDE**0.5)
+        typical_variance = torch.tensor(rules.variance_floor + POSE_STD**2)
+        self.beta_u = nn.Parameter((-0.5 * typical_variance.log()).repeat(types))
+        self.beta_a = nn.Parameter(torch.zeros(types))
+        self.register_buffer("inverse_temperature", torch.tensor(0.3))
+        self.register_buffer("windows", wiring.windows, persistent=False)
+        self.register_buffer("rivals", wiring.rivals, persistent=False)
+        self.register_buffer("offsets", offsets, persistent=False)
+
+    @property
+    def wiring(self) -> Wiring:
+        """Which children each parent sees."""
+        return Wiring(windows=self.windows, rivals=self.rivals)
+
+    def votes(self, poses: Tensor) -> Tensor:
+        """Return the votes (n, positions, types, children, 16) of poses (n, child positions, child types, 16)."""
+        return matrix_votes(poses, self.transforms, self.wiring, self.offsets)
+
+    def forward(self, poses: Tensor, activations: Tensor) -> Routed:
+        """Route children, poses (n, positions, types, 16) and activations (n, positions, types), to their parents."""
+        return em_routing(
+            poses,
+            activations,
+            self.transforms,
+            self.wiring,
+            beta_a=self.beta_a,
+            beta_u=self.beta_u,
+            inverse_temperature=self.inverse_temperature.expand(self.rules.iterations),
+            variance_floor=self.rules.variance_floor,
+            competition=self.rules.competition,
+            offsets=self.offsets,
+        )
+
+    @torch.no_grad()
+    def initialise(self, poses: Tensor, activations: Tensor) -> None:
+        """Choose scales on real children so that routing starts soft and no capsule is saturated.
+
+        Votes get the standard deviation `POSE_STD` (before offsets); logits z mean 0 and `LOGIT_STD`, and `EMPTY_LOGIT`
+        where a capsule gets nothing: with S = sum_i r_ij, z = lambda (beta_a - S sum_h (beta_u + log sigma_h)) and
+        delta = 2 / (lambda mean S), beta_u -= delta / 16 and beta_a = -mean S delta leave mean z at 0.
+        """
+        votes = matrix_votes(poses, self.transforms, self.wiring)
+        self.transforms.mul_(POSE_STD / votes.std())
+        routed = self(poses, activations)
+        log_sigma = 0.5 * routed.variance.log()
+        self.beta_u.fill_(-log_sigma.mean())
+        fit = -(routed.support * (log_sigma - log_sigma.mean()).sum(dim=-1))
+        self.inverse_temperature.copy_(LOGIT_STD / fit.std())
+        support = routed.support.mean()
+        delta = -EMPTY_LOGIT / (self.inverse_temperature * support)
+        self.beta_u.sub_(delta / POSE_SIZE)
+        self.beta_a.copy_((-support * delta).expand_as(self.beta_a))
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """Return learning rates that fit the scale of each parameter (valid after `initialise`)."""
+        return [
+            {"params": [self.transforms], "lr": lr * float(self.transforms.detach().std() / 0.5) ** 0.5},
+            {"params": [self.beta_u], "lr": lr * 0.1},
+            {"params": [self.beta_a], "lr": lr * 5 / float(self.inverse_temperature)},
+        ]

@@ -1,0 +1,34 @@
+"""Routing as pure functions on tensors: the definition that faster backends must agree with.
+
+One layout everywhere: votes are (..., parents, children, pose), so that all votes for one parent lie side by side.
+"""
+
+from robustcaps.capsules.routing.dynamic import (
+    Update,
+    dynamic_routing,
+    length_logit,
+    squash,
+    squashed_length,
+    vector_votes,
+)
+from robustcaps.capsules.routing.em import Competition, Routed, e_step, em_routing, m_step, matrix_votes, route_votes
+from robustcaps.capsules.routing.wiring import Wiring, convolution, everywhere
+
+__all__ = [
+    "Competition",
+    "Routed",
+    "Update",
+    "Wiring",
+    "convolution",
+    "dynamic_routing",
+    "e_step",
+    "em_routing",
+    "everywhere",
+    "length_logit",
+    "m_step",
+    "matrix_votes",
+    "route_votes",
+    "squash",
+    "squashed_length",
+    "vector_votes",
+]

@@ -1,0 +1,63 @@
+"""Dynamic routing between vector capsules (Sabour, Frosst, Hinton, NIPS 2017).
+
+Symbols: n samples, i children (layer L) with poses u_i, j parents (layer L+1) with poses v_j = squash(s_j).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Update = Literal["increment", "assign"]
+
+TINY = 1e-12
+"""Added to |s|^2 before the logarithm, so that the logit of an empty capsule is finite and its gradient 0."""
+
+
+def squash(s: Tensor) -> Tensor:
+    """Return v = |s|^2 / (1 + |s|^2) * s / |s| along the last dimension (eq. 1); 0 with gradient 0 at s = 0."""
+    length: Tensor = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+    return s * (length / (1 + length.square()))
+
+
+def squashed_length(s: Tensor) -> Tensor:
+    """Return |squash(s)| = |s|^2 / (1 + |s|^2), smooth everywhere."""
+    squared = s.square().sum(dim=-1)
+    return squared / (1 + squared)
+
+
+def length_logit(s: Tensor) -> Tensor:
+    """Return logit(|squash(s)|) = log |s|^2: the length before it saturates."""
+    return torch.log(s.square().sum(dim=-1) + TINY)
+
+
+def vector_votes(poses: Tensor, transforms: Tensor) -> Tensor:
+    """Return the votes u_hat_{j|i} = W_ij u_i (n, parents, children, out) of poses u (n, children, in).
+
+    `transforms` is (children, parents, out, in), or (parents, out, in) where all children share it.
+    """
+    equation = "nih,joh->njio" if transforms.ndim == 3 else "nih,ijoh->njio"
+    return torch.einsum(equation, poses, transforms).contiguous()
+
+
+def dynamic_routing(votes: Tensor, *, iterations: int, update: Update = "increment") -> Tensor:
+    """Return s_j (n, parents, out), the parents before `squash`, from votes (n, parents, children, out).
+
+    b = 0; repeat: c_i = softmax_j(b_i); s_j = sum_i c_ij u_hat_{j|i}; v_j = squash(s_j); b_ij += <u_hat_{j|i}, v_j>.
+    With `update="assign"` the last step is b_ij = <u_hat_{j|i}, v_j>, a soft k-means step under the inner product.
+    """
+    b = votes.new_zeros(votes.shape[:3])
+    s = _gather_votes(votes, b)
+    for _ in range(iterations - 1):
+        agreement = (votes @ squash(s).unsqueeze(3)).squeeze(3)
+        b = agreement if update == "assign" else b + agreement
+        s = _gather_votes(votes, b)
+    return s
+
+
+def _gather_votes(votes: Tensor, b: Tensor) -> Tensor:
+    """Return s_j = sum_i c_ij u_hat_{j|i} with c_i = softmax_j(b_i)."""
+    c = b.softmax(dim=1)
+    return (c.unsqueeze(2) @ votes).squeeze(2)

@@ -1,0 +1,188 @@
+"""EM routing between matrix capsules (Hinton, Sabour, Frosst, ICLR 2018), fully connected or convolutional.
+
+Symbols: n samples; Q child positions with B capsule types; P parent positions with C types; a parent sees a window of
+S slots, hence I = S*B children i; h runs over the H = 16 components of a pose. A fully connected layer has P = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from robustcaps.capsules.routing.wiring import Wiring
+
+Competition = Literal["field", "position"]
+
+EMPTY = 1e-12
+"""Added to sum_i r_ij before dividing by it: a parent without children keeps a finite pose and gradient."""
+NOWHERE = -1e30
+"""The log-likelihood of a parent that does not exist (padding of `Wiring.rivals`)."""
+
+CPU_VOTES = 2**21
+"""How many vote components a CPU works on at once (8 MB): larger temporaries cost more in page faults than in sums."""
+
+
+@dataclass(frozen=True, eq=False)
+class Routed:
+    """The parents that routing has found; each a Gaussian over its children's votes."""
+
+    poses: Tensor
+    """mu (n, P, C, H)."""
+    logits: Tensor
+    """(n, P, C): the argument of the logistic, lambda (beta_a - cost)."""
+    variance: Tensor
+    """sigma^2 (n, P, C, H), the floor included."""
+    support: Tensor
+    """sum_i r_ij (n, P, C): how much of its children's activation a parent has got."""
+
+    @property
+    def activations(self) -> Tensor:
+        """The capsules' activations a (n, P, C) in [0,1]."""
+        return self.logits.sigmoid()
+
+
+def em_routing(
+    poses: Tensor,
+    activations: Tensor,
+    transforms: Tensor,
+    wiring: Wiring,
+    *,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    inverse_temperature: Tensor,
+    variance_floor: float,
+    competition: Competition = "field",
+    offsets: Tensor | None = None,
+) -> Routed:
+    """Route children, poses (n, Q, B, H) and activations (n, Q, B), to their parents.
+
+    `transforms`, `offsets`: see `matrix_votes`; the rest: see `route_votes`. This is what a faster backend replaces.
+    """
+    samples = _samples_at_once(poses, transforms, wiring)
+    parts = [
+        route_votes(
+            matrix_votes(some_poses, transforms, wiring, offsets),
+            some_activations,
+            wiring,
+            beta_a=beta_a,
+            beta_u=beta_u,
+            inverse_temperature=inverse_temperature,
+            variance_floor=variance_floor,
+            competition=competition,
+        )
+        for some_poses, some_activations in zip(
+            torch.split(poses, samples), torch.split(activations, samples), strict=True
+        )
+    ]
+    return Routed(
+        poses=torch.cat([part.poses for part in parts]),
+        logits=torch.cat([part.logits for part in parts]),
+        variance=torch.cat([part.variance for part in parts]),
+        support=torch.cat([part.support for part in parts]),
+    )
+
+
+def _samples_at_once(poses: Tensor, transforms: Tensor, wiring: Wiring) -> int:
+    """Return how many samples to route together: all on an accelerator, on a CPU as many as its cache likes."""
+    if poses.device.type != "cpu":
+        return max(1, len(poses))
+    child_types, types = transforms.shape[-4:-2]
+    votes_per_sample = wiring.windows.numel() * child_types * types * poses.shape[-1]
+    return max(1, CPU_VOTES // votes_per_sample)
+
+
+def matrix_votes(poses: Tensor, transforms: Tensor, wiring: Wiring, offsets: Tensor | None = None) -> Tensor:
+    """Return the votes V_ij = M_i W_ij (n, P, C, I, H) of poses M (n, Q, B, H), read as square matrices.
+
+    `transforms` is (S, B, C, side, side), or (B, C, side, side) where all slots share it.
+    `offsets` (S, H) are added to the votes of a slot (coordinate addition).
+    """
+    side = transforms.shape[-1]
+    seen = in_windows(poses, wiring.windows)
+    matrices = seen.view(*seen.shape[:-1], side, side)
+    equation = "npsbxy,bcyz->npcsbxz" if transforms.ndim == 4 else "npsbxy,sbcyz->npcsbxz"
+    votes = torch.einsum(equation, matrices, transforms).flatten(-2)
+    if offsets is not None:
+        votes = votes + offsets[:, None]
+    return votes.flatten(3, 4).contiguous()
+
+
+def route_votes(
+    votes: Tensor,
+    activations: Tensor,
+    wiring: Wiring,
+    *,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    inverse_temperature: Tensor,
+    variance_floor: float,
+    competition: Competition = "field",
+) -> Routed:
+    """Fit the parents to votes (n, P, C, I, H) of children with activations (n, Q, B), one EM iteration per lambda_t.
+
+    `beta_a`, `beta_u` (C,) price a capsule's use and a vote's description; `inverse_temperature` (T,) is lambda_t.
+    A child is shared out among all parents whose window holds it (`field`), or in every window anew (`position`).
+    """
+    n, _, types, _, _ = votes.shape
+    child_activations = in_windows(activations, wiring.windows).flatten(2).unsqueeze(2)
+    parents = parents_per_child(wiring, types=types, competition=competition)
+    R = parents.to(votes).reciprocal().repeat_interleave(activations.shape[2], dim=1).unsqueeze(1)
+    R = R.expand(n, -1, types, -1)
+    routed, squares = m_step(votes, R * child_activations, beta_a, beta_u, inverse_temperature[0], variance_floor)
+    for scale in inverse_temperature[1:]:
+        R = e_step(squares, routed, wiring, competition)
+        routed, squares = m_step(votes, R * child_activations, beta_a, beta_u, scale, variance_floor)
+    return routed
+
+
+def in_windows(children: Tensor, windows: Tensor) -> Tensor:
+    """Return what lies in each slot (n, P, S, ...) of values on child positions (n, Q, ...)."""
+    return children.index_select(1, windows.flatten()).view(len(children), *windows.shape, *children.shape[2:])
+
+
+def parents_per_child(wiring: Wiring, *, types: int, competition: Competition) -> Tensor:
+    """Return how many parents compete for the children in each slot (P, S)."""
+    positions = wiring.copies if competition == "field" else torch.ones_like(wiring.copies)
+    return types * positions[wiring.windows]
+
+
+def m_step(
+    votes: Tensor, r: Tensor, beta_a: Tensor, beta_u: Tensor, scale: Tensor, variance_floor: float
+) -> tuple[Routed, Tensor]:
+    """Fit each parent to its votes (n, P, C, I, H), weighted by r_ij = R_ij a_i (n, P, C, I); `scale` is lambda.
+
+    Also returns (V_ij - mu_j)^2, which the E-step needs again. The variance is taken in a second pass around the mean:
+    E[V^2] - mu^2 loses all digits in float32 where votes agree far from 0.
+    """
+    support = r.sum(dim=-1)
+    weights = (r / (support + EMPTY).unsqueeze(-1)).unsqueeze(-2)
+    mu = weights @ votes
+    squares = (votes - mu).square()
+    variance = (weights @ squares).squeeze(-2) + variance_floor
+    cost = support * (beta_u.unsqueeze(-1) + 0.5 * variance.log()).sum(dim=-1)
+    logits = scale * (beta_a - cost)
+    return Routed(poses=mu.squeeze(-2), logits=logits, variance=variance, support=support), squares
+
+
+def e_step(squares: Tensor, parents: Routed, wiring: Wiring, competition: Competition = "field") -> Tensor:
+    """Return R_ij = a_j p_ij / sum_k a_k p_ik (n, P, C, I), p_ij = N(V_ij; mu_j, sigma_j^2), all in log space."""
+    distance = (squares @ parents.variance.reciprocal().unsqueeze(-1)).squeeze(-1)
+    log_volume = parents.variance.log().sum(dim=-1)
+    log_joint = (F.logsigmoid(parents.logits) - 0.5 * log_volume).unsqueeze(-1) - 0.5 * distance  # + a constant of H
+    if competition == "position":
+        return log_joint.softmax(dim=2)
+    return (log_joint - _log_evidence(log_joint, wiring).unsqueeze(2)).exp()
+
+
+def _log_evidence(log_joint: Tensor, wiring: Wiring) -> Tensor:
+    """Return log sum_k a_k p_ik over ALL parents k of each child, of every position and type, as (n, P, I)."""
+    n, positions, _, children = log_joint.shape
+    child_types = children // wiring.windows.shape[1]
+    in_window = log_joint.logsumexp(dim=2).view(n, wiring.windows.numel(), child_types)
+    padded = F.pad(in_window, (0, 0, 0, 1), value=NOWHERE)
+    per_child = in_windows(padded, wiring.rivals).logsumexp(dim=2)
+    return in_windows(per_child, wiring.windows).view(n, positions, children)
