@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.options import first_problem
@@ -22,7 +22,12 @@ def _finite_number(value: object) -> object:
     return value
 
 
+def _as_list(value: object) -> object:
+    return value if value is None or isinstance(value, list) else [value]
+
+
 Eps = Annotated[float, BeforeValidator(_finite_number)]
+Sweep = Annotated[list[Eps], Field(min_length=1)]
 
 
 class Spec(BaseModel):
@@ -60,17 +65,11 @@ class DataSpec(Spec):
 class AttackSpec(Spec):
     """An attack, its budgets and its aim."""
 
-    eps: list[Eps] | Eps | None = None
+    eps: Annotated[Sweep | None, BeforeValidator(_as_list)] = None
     norm: Literal["linf", "l2"] = "linf"
     unit: Literal["pixel", "std"] = "pixel"
     goal: Literal["untargeted", "targeted"] = "untargeted"
     target: int | str | None = None
-
-    @model_validator(mode="after")
-    def _eps_not_empty(self) -> AttackSpec:
-        if self.eps == []:
-            raise ValueError("eps: the list is empty; give at least one number")
-        return self
 
 
 class FigureSpec(BaseModel):

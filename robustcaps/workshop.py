@@ -15,7 +15,7 @@ from robustcaps.data import load_data
 from robustcaps.data.base import Data
 from robustcaps.devices import pick_device
 from robustcaps.models.zoo import build_model, load_model
-from robustcaps.registry import MODELS, load_plugin
+from robustcaps.registry import DATASETS, MODELS, load_plugin
 from robustcaps.suite import AttackSpec, DataSpec, ModelSpec
 
 T = TypeVar("T")
@@ -45,20 +45,24 @@ class Workshop:
         """Return the dataset of a spec."""
 
         def make() -> Data:
-            where = {"data_dir": self.setting.data_dir, "progress": progress}
-            return load_data(spec.use, split=spec.split, limit=spec.limit, **where, **spec.options)
+            folder = self.setting.data_dir
+            samples = {"split": spec.split, "limit": spec.limit}
+            return load_data(spec.use, data_dir=folder, progress=progress, **samples, **spec.options)
 
         return self._once(("data", spec.model_dump_json()), make)
 
     def model(self, spec: ModelSpec, data: DataSpec) -> nn.Module:
         """Return the model of a spec for a dataset: the zoo's with trained weights, or a plugin's as it builds it."""
 
+        device = pick_device(self.setting.device)
+        DATASETS.entry(data.use)
+
         def make() -> nn.Module:
             if spec.weights is None and not MODELS.entry(spec.use.partition(":")[0]).built_in:
                 loaded = self.data(data)
                 sizes = {"classes": loaded.classes, "channels": loaded.channels, "size": loaded.size}
-                return build_model(spec.use, **sizes, **spec.options).to(pick_device(self.setting.device)).eval()
-            return load_model(spec.use, data=data.use, weights=spec.weights, device=self.setting.device, **spec.options)
+                return build_model(spec.use, **sizes, **spec.options).to(device).eval()
+            return load_model(spec.use, data=data.use, weights=spec.weights, device=str(device), **spec.options)
 
         return self._once(("model", spec.model_dump_json(), data.use), make)
 

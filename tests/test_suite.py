@@ -17,11 +17,14 @@ MISTAKES = {
     "empty attacks": ("attacks = []\n" + HEAD, "x.toml: attacks: list should have at least 1 item"),
     "negative eps": (
         GOOD.replace("[0.1]", "[0.1, -0.2]"),
-        "x.toml: attacks[0].eps.list[float][1]: must not be negative (given: -0.2)",
+        "x.toml: attacks[0].eps[1]: must not be negative (given: -0.2)",
     ),
-    "eps a word": (GOOD.replace("[0.1]", '"large"'), "must be a finite number (given: 'large')"),
+    "eps a word": (
+        GOOD.replace("[0.1]", '"large"'),
+        "x.toml: attacks[0].eps[0]: must be a finite number (given: 'large')",
+    ),
     "eps nan": (GOOD.replace("[0.1]", "nan"), "must be a finite number (given: nan)"),
-    "eps empty": (GOOD.replace("[0.1]", "[]"), "x.toml: attacks[0]: eps: the list is empty"),
+    "eps empty": (GOOD.replace("[0.1]", "[]"), "x.toml: attacks[0].eps: list should have at least 1 item"),
     "eps missing": (GOOD.replace("eps = [0.1]", ""), "x.toml: attacks[0]: eps: missing"),
     "unknown attack": (
         GOOD.replace("fgsm", "fgms"),

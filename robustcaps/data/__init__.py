@@ -1,1 +1,44 @@
 """The datasets, one file each; importing this package registers them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from robustcaps.data import eth80, mnist, smallnorb, toys
+from robustcaps.data.base import Data, Progress
+from robustcaps.data.export import export_toys
+from robustcaps.errors import UserError
+from robustcaps.options import validate_options
+from robustcaps.registry import DATASETS
+
+__all__ = ["Data", "eth80", "export_toys", "load_data", "mnist", "smallnorb", "toys"]
+
+SPLITS = ("train", "test")
+_GIVEN = frozenset({"split", "limit", "data_dir", "progress"})
+
+
+def load_data(
+    name: str,
+    *,
+    split: str = "test",
+    limit: int | None = None,
+    data_dir: Path | str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Data:
+    """Return a registered dataset, or its first `limit` samples; `progress` is told (done, total) samples.
+
+    Files are looked for in `data_dir`, else in the folder that ROBUSTCAPS_DATA names, else in ./data.
+    """
+    entry = DATASETS.entry(name)
+    if split not in SPLITS:
+        raise UserError(f"dataset '{name}': unknown split '{split}'. Choose from: {', '.join(SPLITS)}.")
+    if limit is not None and limit < 1:
+        raise UserError(f"dataset '{name}': limit must be at least 1, not {limit}.")
+    checked = validate_options(entry.factory, options, where=f"dataset '{name}'", given=_GIVEN)
+    folder = Path(data_dir or os.environ.get("ROBUSTCAPS_DATA") or "data")
+    data = entry.factory(split=split, limit=limit, data_dir=folder, progress=progress, **checked)
+    return replace(data, name=name, split=split)

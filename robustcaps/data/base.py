@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -12,6 +13,9 @@ import torch
 from torch import Tensor
 
 from robustcaps.errors import UserError
+
+Progress = Callable[[int, int], None]
+"""Told how many of how many samples are ready."""
 
 
 @dataclass(frozen=True, eq=False)

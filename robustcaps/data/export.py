@@ -1,0 +1,62 @@
+"""The toys, written as smallNORB files, for other tools and for testing the loader of the real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robustcaps.data.base import Progress
+from robustcaps.data.norb import CODES, DIGESTS_FILE, FILE_NAMES, ROWS, Digest, Header, write_rows
+from robustcaps.data.protocol import CATEGORIES, EYES, SAMPLES, Pixels
+from robustcaps.data.toys.blocks import draw_blocks
+from robustcaps.data.toys.factors import sample_factors
+from robustcaps.errors import UserError
+
+
+def export_toys(
+    folder: Path | str, *, limit: int | None = None, gzipped: bool = False, progress: Progress | None = None
+) -> None:
+    """Write both splits, or the first `limit` samples of each, under the official names, with their SHA256.txt."""
+    if limit is not None and limit < 1:
+        raise UserError(f"toys: limit must be at least 1, not {limit}.")
+    count = min(limit or SAMPLES, SAMPLES)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    digests: dict[str, Digest] = {}
+    for position, split in enumerate(("test", "train")):
+        contents: dict[str, Iterator[NDArray[Any]]] = {
+            "dat": _pixels(split, count, position * count, progress),
+            "cat": iter([np.arange(count) % len(CATEGORIES)]),
+            "info": iter([_info(split, count)]),
+        }
+        for kind, blocks in contents.items():
+            name = FILE_NAMES[split].format(kind)
+            dtype, row = ROWS[kind]
+            path = folder / (f"{name}.gz" if gzipped else name)
+            digests[name] = write_rows(path, Header(np.dtype(dtype), (count, *row)), blocks)
+    lines = [f"{name} {digest.sha256} {digest.size}\n" for name, digest in digests.items()]
+    (folder / DIGESTS_FILE).write_text("".join(lines))
+
+
+def _pixels(split: str, count: int, before: int, progress: Progress | None) -> Iterator[Pixels]:
+    """Draw the samples of a split, `before` others having been written already."""
+    done = before
+    for block in draw_blocks(split, count, EYES["both"]):
+        yield block
+        done += len(block)
+        if progress is not None:
+            progress(done, 2 * count)
+
+
+def _info(split: str, count: int) -> NDArray[np.int64]:
+    """Return the factors of the first samples in smallNORB's code."""
+    factors = sample_factors(split, np.arange(count))
+    columns = []
+    for name, codes in CODES.items():
+        numbers = {value: number for number, value in codes.items()}
+        columns.append([numbers[value] for value in factors[name]])
+    return np.array(columns).T

@@ -1,0 +1,86 @@
+"""MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017) from their official idx files."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from robustcaps.data.base import Data, Progress
+from robustcaps.data.files import find_file, opened, read_exactly
+from robustcaps.errors import UserError
+from robustcaps.registry import DATASETS
+
+_FILE_NAMES = {"train": "train-{}-ubyte", "test": "t10k-{}-ubyte"}
+
+
+@DATASETS.register("mnist")
+def mnist(*, split: str, limit: int | None, data_dir: Path, progress: Progress | None) -> Data:
+    """Handwritten digits, 28x28, from the official MNIST files."""
+    return _load(_MNIST, split, limit, data_dir, progress)
+
+
+@DATASETS.register("fashion-mnist")
+def fashion_mnist(*, split: str, limit: int | None, data_dir: Path, progress: Progress | None) -> Data:
+    """Pictures of clothes, 28x28, from the official Fashion-MNIST files."""
+    return _load(_FASHION, split, limit, data_dir, progress)
+
+
+@dataclass(frozen=True)
+class _Collection:
+    """What tells the two datasets apart."""
+
+    name: str
+    class_names: tuple[str, ...]
+    source: str
+
+
+_MNIST = _Collection("mnist", tuple("0123456789"), "the page 'The MNIST Database of handwritten digits'")
+_FASHION = _Collection(
+    "fashion-mnist",
+    ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    "the repository zalandoresearch/fashion-mnist",
+)
+
+
+def _load(kind: _Collection, split: str, limit: int | None, data_dir: Path, progress: Progress | None) -> Data:
+    pixels = _read(kind, data_dir, _FILE_NAMES[split].format("images-idx3"), (28, 28))
+    labels = _read(kind, data_dir, _FILE_NAMES[split].format("labels-idx1"), ())
+    if len(pixels) != len(labels):
+        raise UserError(f"{data_dir / kind.name}: {len(pixels)} images but {len(labels)} labels of '{split}'.")
+    pixels, labels = pixels[:limit], labels[:limit]
+    if progress is not None:
+        progress(len(labels), len(labels))
+    return Data(
+        images=torch.from_numpy(pixels.astype(np.float32) / 255).unsqueeze(1),
+        labels=torch.from_numpy(labels.astype(np.int64)),
+        class_names=kind.class_names,
+        name=kind.name,
+        split=split,
+        factors=pd.DataFrame({"category": np.array(kind.class_names)[labels]}),
+    )
+
+
+def _read(kind: _Collection, data_dir: Path, name: str, row: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Read an idx file: two zero bytes, 8 for bytes, the number of dimensions, these, big endian, and the bytes."""
+    path = find_file(kind.name, data_dir / kind.name, name, source=kind.source)
+    dimensions = 1 + len(row)
+    with opened(path) as file:
+        magic = read_exactly(file, 4, path)
+        if magic != bytes((0, 0, 8, dimensions)):
+            raise UserError(
+                f"{path}: not an idx file of bytes in {dimensions} dimensions: it starts with {magic.hex()}."
+            )
+        shape = struct.unpack(f">{dimensions}I", read_exactly(file, 4 * dimensions, path))
+        if shape[1:] != row:
+            raise UserError(f"{path}: holds {shape}, not n x 28 x 28.")
+        content = read_exactly(file, math.prod(shape), path)
+        if file.read(1):
+            raise UserError(f"{path}: wrong size: it goes on after the {shape[0]} samples its header promises.")
+    return np.frombuffer(content, np.uint8).reshape(shape)

@@ -1,0 +1,154 @@
+"""smallNORB (LeCun, Huang & Bottou, CVPR 2004) from its official files, checked before they are used."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from robustcaps.data.base import Data, Progress
+from robustcaps.data.files import find_file
+from robustcaps.data.norb import (
+    CODES,
+    DIGESTS_FILE,
+    FILE_NAMES,
+    ROWS,
+    Digest,
+    Header,
+    digest_of,
+    read_header,
+    read_rows,
+)
+from robustcaps.data.protocol import CATEGORIES, EYES, SEEN, Eyes, prepare
+from robustcaps.errors import UserError
+from robustcaps.registry import DATASETS
+
+_OFFICIAL = {
+    "smallnorb-5x01235x9x18x6x2x96x96-testing-dat.mat": Digest(
+        "2b1de646c57ffdc259b8fb973a6453e90915248a8fdb4d9df948786bdae72b34", 447897624
+    ),
+    "smallnorb-5x01235x9x18x6x2x96x96-testing-cat.mat": Digest(
+        "591ed90c090cb6724593e8de28180bd602095ee8ec82bd1a5ca30b488cd1d06e", 97220
+    ),
+    "smallnorb-5x01235x9x18x6x2x96x96-testing-info.mat": Digest(
+        "318f817236b7c97af03cd90e07a9cbb4346e20ef83a1118a61eeb50e3b96db7e", 388820
+    ),
+    "smallnorb-5x46789x9x18x6x2x96x96-training-dat.mat": Digest(
+        "4813bf104d229583fea8ed57fdc3e9258c927b8dfb43d75412e854a7a9588067", 447897624
+    ),
+    "smallnorb-5x46789x9x18x6x2x96x96-training-cat.mat": Digest(
+        "591ed90c090cb6724593e8de28180bd602095ee8ec82bd1a5ca30b488cd1d06e", 97220
+    ),
+    "smallnorb-5x46789x9x18x6x2x96x96-training-info.mat": Digest(
+        "6b4075d3800ba0c6fa8c46a02f672572abe7b93f7ed82fb7668354a99ef03306", 388820
+    ),
+}
+_SOURCE = "the page 'The Small NORB Dataset, V1.0' (Huang & LeCun, New York University)"
+_BLOCK = 500
+"""Samples read at a time."""
+
+
+@DATASETS.register("smallnorb")
+def smallnorb(
+    *,
+    split: str,
+    limit: int | None,
+    data_dir: Path,
+    progress: Progress | None,
+    eyes: Eyes = "left",
+    crop: bool = True,
+) -> Data:
+    """Photographs of 50 toy figures of 5 categories in many views and lights, from the official smallNORB files."""
+    files = _checked_files(data_dir / "smallnorb", split)
+    total = files["dat"][1].shape[0]
+    count = min(limit or total, total)
+    channels = [EYES["both"].index(eye) for eye in EYES[eyes]]
+    pixels = (block[:, channels] for block in read_rows(*files["dat"], count, _BLOCK))
+    return Data(
+        images=prepare(pixels, count, crop=crop, progress=progress),
+        labels=torch.from_numpy(_first_rows(files["cat"], count).astype(np.int64)),
+        class_names=CATEGORIES,
+        name="smallnorb",
+        split=split,
+        size=SEEN,
+        factors=_factors(files, count),
+    )
+
+
+def _factors(files: dict[str, tuple[Path, Header]], count: int) -> pd.DataFrame:
+    """Return the factors of the first samples, decoded."""
+    info = _first_rows(files["info"], count)
+    category = _first_rows(files["cat"], count)
+    columns = {"category": _decode(files["cat"][0], "category", category, dict(enumerate(CATEGORIES)))}
+    for position, (name, codes) in enumerate(CODES.items()):
+        columns[name] = _decode(files["info"][0], name, info[:, position], codes)
+    return pd.DataFrame(columns)
+
+
+def _first_rows(file: tuple[Path, Header], count: int) -> NDArray[Any]:
+    """Return the first rows of a small file."""
+    return next(read_rows(*file, count, count))
+
+
+def _decode(path: Path, name: str, numbers: NDArray[Any], codes: Mapping[int, Any]) -> NDArray[Any]:
+    """Return what numbers stand for."""
+    unknown = set(np.unique(numbers).tolist()) - set(codes)
+    if unknown:
+        raise UserError(f"{path}: {min(unknown)} is no code for {name}. Choose from: {', '.join(map(str, codes))}.")
+    return np.array([codes[number] for number in numbers.tolist()])
+
+
+def _checked_files(folder: Path, split: str) -> dict[str, tuple[Path, Header]]:
+    """Return path and header of the dat, cat and info files, all of which are whole and what they should be."""
+    names = {kind: FILE_NAMES[split].format(kind) for kind in ROWS}
+    paths = {kind: find_file("smallnorb", folder, name, source=_SOURCE) for kind, name in names.items()}
+    files = {kind: (path, read_header(path, *ROWS[kind])) for kind, path in paths.items()}
+    digests = _expected_digests(folder)
+    for path, header in files.values():
+        _check(path, header, digests)
+    samples = {header.shape[0] for _, header in files.values()}
+    if len(samples) > 1:
+        raise UserError(f"{folder}: the dat, cat and info files of '{split}' hold different numbers of samples.")
+    return files
+
+
+def _expected_digests(folder: Path) -> dict[str, Digest]:
+    """Return what each file must be: as the folder's own list says, else as the official files are."""
+    path = folder / DIGESTS_FILE
+    if not path.is_file():
+        return _OFFICIAL
+    digests = {}
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            name, sha256, size = line.split()
+            digests[name] = Digest(sha256, int(size))
+        except ValueError as error:
+            raise UserError(f"{path}: line {number}: expected 'name sha256 size', found '{line}'.") from error
+    return digests
+
+
+def _check(path: Path, header: Header, digests: dict[str, Digest]) -> None:
+    """Refuse a file that is not whole, or not the one that is expected."""
+    found = _digest_once(path, path.stat().st_size, path.stat().st_mtime_ns)
+    if found.size != header.file_size:
+        what = "truncated" if found.size < header.file_size else "wrong size"
+        raise UserError(f"{path}: {what}: {found.size} bytes (unpacked), but its header promises {header.file_size}.")
+    name = path.name.removesuffix(".gz")
+    if name not in digests:
+        raise UserError(f"{path.parent / DIGESTS_FILE}: has no line for '{name}'.")
+    if found != digests[name]:
+        raise UserError(
+            f"{path}: wrong SHA-256 {found.sha256} ({found.size} bytes unpacked); "
+            f"expected {digests[name].sha256} ({digests[name].size} bytes)."
+        )
+
+
+@functools.cache
+def _digest_once(path: Path, size: int, changed: int) -> Digest:  # noqa: ARG001 - a changed file is read again
+    return digest_of(path)

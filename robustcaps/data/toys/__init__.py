@@ -1,0 +1,38 @@
+"""Toys: a stand-in for smallNORB that the package draws itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from robustcaps.data.base import Data, Progress
+from robustcaps.data.protocol import CATEGORIES, EYES, SAMPLES, SEEN, Eyes, prepare
+from robustcaps.data.toys.blocks import draw_blocks
+from robustcaps.data.toys.factors import sample_factors
+from robustcaps.registry import DATASETS
+
+
+@DATASETS.register("toys")
+def toys(
+    *,
+    split: str,
+    limit: int | None,
+    data_dir: Path,  # noqa: ARG001 - nothing is read: the package draws them
+    progress: Progress | None,
+    eyes: Eyes = "left",
+    crop: bool = True,
+) -> Data:
+    """Grey toy figures of 5 categories in all views and lights of smallNORB, drawn by the package; needs no files."""
+    count = min(limit or SAMPLES, SAMPLES)
+    samples = np.arange(count)
+    return Data(
+        images=prepare(draw_blocks(split, count, EYES[eyes]), count, crop=crop, progress=progress),
+        labels=torch.from_numpy(samples % len(CATEGORIES)),
+        class_names=CATEGORIES,
+        name="toys",
+        split=split,
+        size=SEEN,
+        factors=sample_factors(split, samples),
+    )
