@@ -245,11 +245,11 @@ def data_export(
 ) -> None:
     """Write the built-in toys as files in the official smallNORB format; the smallnorb dataset reads them back."""
     from robustcaps import console as show
-    from robustcaps.data.norb import export_toys
+    from robustcaps.data.export import export_toys
 
     with show.TrainBars(console) as bars:
-        files = export_toys(folder, limit=limit, progress=bars.loading)
-    show.show_files(console, files)
+        export_toys(folder, limit=limit, progress=bars.loading)
+    show.show_files(console, sorted(folder.iterdir()))
 
 
 def _numbers(text: str) -> list[float]:

@@ -45,15 +45,19 @@ class Workshop:
         """Return the dataset of a spec."""
 
         def make() -> Data:
-            folder = self.setting.data_dir
-            samples = {"split": spec.split, "limit": spec.limit}
-            return load_data(spec.use, data_dir=folder, progress=progress, **samples, **spec.options)
+            return load_data(
+                spec.use,
+                split=spec.split,
+                limit=spec.limit,
+                data_dir=self.setting.data_dir,
+                progress=progress,
+                **spec.options,
+            )
 
         return self._once(("data", spec.model_dump_json()), make)
 
     def model(self, spec: ModelSpec, data: DataSpec) -> nn.Module:
         """Return the model of a spec for a dataset: the zoo's with trained weights, or a plugin's as it builds it."""
-
         device = pick_device(self.setting.device)
         DATASETS.entry(data.use)
 

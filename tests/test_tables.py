@@ -9,7 +9,7 @@ from robustcaps.statistics import wilson
 from robustcaps.tables import summarise, violations
 
 
-def rows(**columns) -> pd.DataFrame:
+def rows(**columns):
     fixed = {"suite": "s", "data": "d", "model": "m", "attack": "a", "norm": "linf", "unit": "pixel", "seed": 0}
     frame = pd.DataFrame(columns)
     defaults = {"goal": "untargeted", "eps": 0.1, "target": -1, "valid": True, "violation": "", "forwards": 2.0}
@@ -57,7 +57,7 @@ def test_order_is_kept_and_violations_are_counted():
         summarise(frame.iloc[:0])
 
 
-def sweep(goal: str) -> pd.DataFrame:
+def sweep(goal):
     parts = [
         rows(index=[0, 1], label=[0, 1], adv_pred=[0, 0], fooled=[False, True], eps=eps, model=model, goal=goal)
         for eps in (0.0, 0.1, 0.2)

@@ -57,7 +57,8 @@ def coordinate_offsets(grid: int, size: int) -> Tensor:
 class MatrixCapsNet(CapsuleClassifier):
     """Convolution, primary capsules, two convolutional capsule layers, one capsule per class."""
 
-    recipe: ClassVar[Recipe] = Recipe(epochs=5, batch_size=16, lr=3e-3, clip=10.0)
+    recipe: ClassVar[Recipe] = Recipe(epochs=5, batch_size=16, lr=1e-3, clip=10.0)
+    """A higher lr (3e-3) can saturate all activations, where the spread loss has no gradient left."""
 
     def __init__(
         self,
