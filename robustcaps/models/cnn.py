@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
+import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ Dropout = Annotated[float, Field(ge=0, lt=1, description="share of hidden units 
 class CNN(Classifier):
     """Two 5x5 convolutions with ReLU and 2x2 max-pooling, a hidden layer with dropout, softmax."""
 
-    recipe: ClassVar[Recipe] = Recipe(epochs=10, batch_size=64, lr=1e-3)
+    recipe: ClassVar[Recipe] = Recipe(epochs=15, batch_size=64, lr=2e-3)
 
     def __init__(
         self, *, classes: int, channels: int, size: int, normalise: Normalise, width: int, hidden: int, dropout: float
@@ -44,6 +45,7 @@ class CNN(Classifier):
             nn.Dropout(dropout),
             nn.Linear(hidden, classes),
         )
+        self.layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # convolutions on a CPU take half the time
 
     def read(self, images: Tensor) -> Reading:
         """Return the logits and their softmax."""

@@ -24,6 +24,10 @@ Transforms = Annotated[
 ]
 Reconstruction = Annotated[float, Field(ge=0, description="weight of the summed squared reconstruction error")]
 
+WHOLE = 8
+"""Small batches are rounded differently by the CPU's convolutions and batched matrix products; filled up to multiples
+of this, no sample's result depends on how many others are with it."""
+
 CHILD_POSE = 8
 CLASS_POSE = 16
 
@@ -52,7 +56,7 @@ SMALL = Architecture(filters=64, kernel=9, stride=2, types=8, primary_kernel=5, 
 class VectorCapsNet(CapsuleClassifier):
     """Convolution, primary capsules, one capsule per class whose length is the class's score, and a decoder."""
 
-    recipe: ClassVar[Recipe] = Recipe(epochs=10, batch_size=32, lr=1e-3)
+    recipe: ClassVar[Recipe] = Recipe(epochs=15, batch_size=64, lr=3e-3)
 
     def __init__(
         self,
@@ -101,7 +105,7 @@ class VectorCapsNet(CapsuleClassifier):
 
     def read(self, images: Tensor) -> Reading:
         """Return log |s_k|^2, the lengths |v_k| and the class capsules v."""
-        s = self.class_capsules(self.primary(self.stem(images)))
+        s = self._class_capsules(images)
         return Reading(logits=length_logit(s), scores=squashed_length(s), poses=squash(s))
 
     def votes(self, images: Tensor) -> Tensor:
@@ -118,6 +122,12 @@ class VectorCapsNet(CapsuleClassifier):
             loss = loss + self.reconstruction * error
         return loss
 
+    def _class_capsules(self, images: Tensor) -> Tensor:
+        """Return the class capsules s before squashing; the batch is filled up to whole eights and cut again."""
+        filled = F.pad(images, (0, 0, 0, 0, 0, 0, 0, -len(images) % WHOLE))
+        s: Tensor = self.class_capsules(self.primary(self.stem(filled)))
+        return s[: len(images)]
+
     def decode(self, poses: Tensor, labels: Tensor) -> Tensor:
         """Return the images in [0,1] that class capsules (n, classes, 16) encode, all but the labels' masked out."""
         mask = F.one_hot(labels, self.classes).to(poses)
@@ -126,7 +136,7 @@ class VectorCapsNet(CapsuleClassifier):
 
     def reconstruct(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return the images as the capsules of the labels, or of the predicted classes, encode them."""
-        s = self.class_capsules(self.primary(self.stem(images)))
+        s = self._class_capsules(images)
         return self.decode(squash(s), length_logit(s).argmax(dim=1) if labels is None else labels)
 
 

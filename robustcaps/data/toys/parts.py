@@ -120,14 +120,14 @@ def moved(parts: Sequence[Part], by: Vector, *, pitch: float = 0.0) -> Parts:
     return [replace(part, matrix=turn @ part.matrix, centre=turn @ part.centre + np.array(by)) for part in parts]
 
 
-def normalised(parts: Sequence[Part]) -> Parts:
-    """Return a figure that stands on z = 0 over the origin, scaled to a bounding sphere of radius 1."""
+def normalised(parts: Sequence[Part], size: float) -> Parts:
+    """Return a figure that stands on z = 0 over the origin, scaled to a bounding sphere of radius `size`."""
     low = np.min([part.centre - part.reach() for part in parts], axis=0)
     high = np.max([part.centre + part.reach() for part in parts], axis=0)
     middle = (low + high) / 2
-    radius = max(_farthest(part, middle) for part in parts)
+    unit = max(_farthest(part, middle) for part in parts) / size
     foot = np.array((middle[0], middle[1], low[2]))
-    return [replace(part, matrix=part.matrix / radius, centre=(part.centre - foot) / radius) for part in parts]
+    return [replace(part, matrix=part.matrix / unit, centre=(part.centre - foot) / unit) for part in parts]
 
 
 def _farthest(part: Part, point: Array) -> float:

@@ -35,6 +35,8 @@ _AT_ONCE = 15
 _FLOOR = 0xFFFF
 """The number of the floor, which no part has."""
 _FLOOR_ALBEDO, _SHINE = 0.9, 0.15
+_STRAY = 0.5
+"""Share of the key light that the walls of the room throw into the shadows."""
 
 
 def render(scenes: Scenes) -> Pixels:
@@ -211,11 +213,11 @@ def _shade(scenes: Scenes, surface: _Surface, free: Floats) -> Floats:
     view = triple(-way / length for way in surface.ray)
     half = triple(towards + back for towards, back in zip(light, view, strict=True))
     floor = (surface.number == _FLOOR).astype(np.float32)
-    facing = np.maximum(dot(surface.normal, light), 0) * free
+    facing = np.maximum(dot(surface.normal, light), 0) * (_STRAY + (1 - _STRAY) * free)
     even = ambient * (0.45 + 0.3 * surface.normal[2] + 0.3 * dot(surface.normal, view))
     matte: Floats = (_FLOOR_ALBEDO * floor + albedo * (1 - floor)) * (even + key * facing)
     shine = np.maximum(dot(surface.normal, half), 0) / np.sqrt(dot(half, half))
     for _ in range(4):
         shine = shine * shine
-    matte += _SHINE * key * shine * (facing > 0) * (1 - floor)
+    matte += _SHINE * key * shine * (facing > 0) * free * (1 - floor)
     return matte

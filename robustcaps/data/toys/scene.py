@@ -19,7 +19,7 @@ DISTANCE = 7.0
 BASELINE = 0.6
 """Between the two eyes."""
 
-_DARKEST, _LIGHTER = 0.54, 0.02
+_DARKEST, _LIGHTER = 0.34, 0.02
 """Albedo of the darkest instance, and steps to lighter ones; the same in all categories, so it tells nothing."""
 
 _LIGHTS = np.array(

@@ -70,6 +70,6 @@ def test_figures_stand_on_the_floor_and_fit_the_sphere(figure) -> None:
 
 def test_normalising_twice_changes_nothing() -> None:
     once = list(figures()[0].parts)
-    for before, after in zip(once, normalised(once), strict=True):
+    for before, after in zip(once, normalised(once, 1.0), strict=True):
         np.testing.assert_allclose(after.matrix, before.matrix, atol=1e-12)
         np.testing.assert_allclose(after.centre, before.centre, atol=1e-12)

@@ -191,4 +191,4 @@ def crocodile() -> Parts:
     ]
 
 
-FIGURES = (dog, elephant, camel, lion, horse, pig, cow, giraffe, rabbit, crocodile)
+FIGURES = (camel, lion, horse, pig, dog, cow, elephant, giraffe, rabbit, crocodile)

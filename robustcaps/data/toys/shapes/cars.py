@@ -178,15 +178,4 @@ def old_timer() -> Parts:
     ]
 
 
-FIGURES = (
-    sedan,
-    hatchback,
-    off_roader,
-    sports_car,
-    beetle,
-    convertible,
-    station_wagon,
-    limousine,
-    race_car,
-    old_timer,
-)
+FIGURES = (sedan, hatchback, off_roader, sports_car, beetle, station_wagon, convertible, limousine, race_car, old_timer)

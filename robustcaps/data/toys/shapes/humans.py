@@ -153,4 +153,4 @@ def weightlifter() -> Parts:
     ]
 
 
-FIGURES = (standing, cheering, cowboy, lady, walking, soldier, runner, kneeling, child, weightlifter)
+FIGURES = (standing, cowboy, walking, soldier, cheering, weightlifter, lady, runner, kneeling, child)

@@ -197,4 +197,4 @@ def twin_boom() -> Parts:
     ]
 
 
-FIGURES = (airliner, biplane, delta_fighter, glider, high_wing, bomber, seaplane, t_tail, swept_fighter, twin_boom)
+FIGURES = (airliner, high_wing, bomber, seaplane, biplane, t_tail, delta_fighter, glider, swept_fighter, twin_boom)

@@ -182,14 +182,14 @@ def army_truck() -> Parts:
 
 
 FIGURES = (
-    box_truck,
-    dump_truck,
     tanker,
     fire_engine,
+    log_truck,
+    garbage_truck,
+    box_truck,
+    army_truck,
+    dump_truck,
     semi_trailer,
     crane_truck,
     cement_mixer,
-    log_truck,
-    garbage_truck,
-    army_truck,
 )
