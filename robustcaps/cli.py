@@ -238,6 +238,15 @@ def figures(
     show.show_files(console, write_figures(out, published=published))
 
 
+@app.command()
+def report(out: OutFolder) -> None:
+    """Write report.html again: one page with the figures, the numbers and how they came about."""
+    from robustcaps import console as show
+    from robustcaps.results import write_report
+
+    show.show_files(console, [write_report(out)])
+
+
 @data_app.command("export")
 def data_export(
     folder: Annotated[Path, typer.Argument(help="Where the files go.")],

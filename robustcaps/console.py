@@ -94,25 +94,28 @@ class RunBars(_Bars, engines.Listener):
 
 
 class TrainBars(_Bars, training.Listener):
-    """Progress of a training: a bar per epoch, a line for each that ended."""
+    """Progress of a training: one bar for all epochs, a line for each that ended."""
 
-    def __init__(self, console: Console, epochs: int | None = None) -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__(console)
         self.task: TaskID | None = None
+        self.epochs = 0
+
+    def started(self, epochs: int, steps: int, done: int) -> None:
         self.epochs = epochs
+        self.task = self.bars.add_task("training", total=epochs * steps, completed=done * steps)
+        if done:
+            self.console.print(f"{done} of {epochs} epochs are done already.")
 
     def step(self, epoch: int, step: int, steps: int, loss: float, lr: float) -> None:
-        if self.task is None:
-            self.task = self.bars.add_task("", total=steps)
-        if step == 1:
-            self.bars.reset(self.task, total=steps)
-        self.bars.update(self.task, completed=step, description=f"epoch {epoch}: loss {loss:.4f}, lr {lr:.2g}")
+        if self.task is not None:
+            description = f"epoch {epoch} of {self.epochs}: loss {loss:.4f}, lr {lr:.2g}"
+            self.bars.update(self.task, completed=(epoch - 1) * steps + step, description=description)
 
     def epoch_end(self, epoch: int, metrics: Mapping[str, float | None]) -> None:
-        shown = ", ".join(
-            f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items() if value is not None
-        )
-        self.console.print(f"epoch {epoch}: {shown}", soft_wrap=True, highlight=False)
+        known = {name.replace("_", " "): value for name, value in metrics.items() if value is not None}
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in known.items() if name != "epoch")
+        self.console.print(f"epoch {epoch} of {self.epochs}: {shown}", soft_wrap=True, highlight=False)
 
     def warn(self, message: str) -> None:
         self.console.print(f"[yellow]warning[/]: {escape(message)}", soft_wrap=True)

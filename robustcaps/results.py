@@ -13,7 +13,7 @@ import pandas as pd
 from robustcaps.errors import UserError
 from robustcaps.files import write_atomically
 from robustcaps.store import Store
-from robustcaps.tables import summarise
+from robustcaps.tables import summarise, violations
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,17 @@ def write_figures(out: Path, *, published: bool | None = None, formats: tuple[st
     record = read_record(out)
     with_published = bool(record["suite"]["figures"]["published"]) if published is None else published
     return list(_write_figures(out, with_published, formats))
+
+
+def write_report(out: Path) -> Path:
+    """Write report.html, one page with the figures drawn before, the numbers and how they came about."""
+    from robustcaps.report import render_report  # noqa: PLC0415  jinja2 is needed here only
+
+    rows = read_rows(out)
+    page = render_report(read_record(out), summarise(rows), violations(rows), sorted((out / "figures").glob("*.svg")))
+    path = out / "report.html"
+    write_atomically(path, page)
+    return path
 
 
 def _write_figures(out: Path, published: bool, formats: tuple[str, ...]) -> Iterator[Path]:

@@ -19,7 +19,7 @@ import pandas as pd
 from robustcaps.engines import Listener, Outcome, pick_engine
 from robustcaps.files import write_atomically
 from robustcaps.plan import Cell, make_plan
-from robustcaps.results import write_figures, write_table
+from robustcaps.results import write_figures, write_report, write_table
 from robustcaps.store import Store
 from robustcaps.suite import Suite, load_suite
 from robustcaps.workshop import Setting, Workshop
@@ -78,7 +78,8 @@ def run(
     if len(failures) == len(cells):
         return Run(store.folder, pd.DataFrame(), len(missing), 0, tuple(failures), (store.folder / "run.json",))
     table, table_file = write_table(store.folder)
-    files = (table_file, *write_figures(store.folder), store.folder / "run.json")
+    drawings = write_figures(store.folder)
+    files = (table_file, *drawings, write_report(store.folder), store.folder / "run.json")
     return Run(store.folder, table, len(missing), len(finished), tuple(failures), files)
 
 

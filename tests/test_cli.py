@@ -39,7 +39,7 @@ def test_a_run_leaves_everything_and_a_second_one_computes_nothing(cli, suite, p
     first = cli("run", suite, "--plugin", plugin, "--out", "o")
     assert first.returncode == 0, first.stderr
     out = tmp_path / "o"
-    assert {path.name for path in out.iterdir()} == {"cells", "table.csv", "figures", "run.json"}
+    assert {path.name for path in out.iterdir()} == {"cells", "table.csv", "figures", "report.html", "run.json"}
     names = {f"{name}.{ending}" for name in ("accuracy", "targeted") for ending in ("png", "svg")}
     assert {path.name for path in (out / "figures").iterdir()} == names
     assert (
@@ -64,7 +64,7 @@ def test_a_run_leaves_everything_and_a_second_one_computes_nothing(cli, suite, p
     assert second.returncode == 0
     assert "Nothing to compute: all 10 cells were finished before" in second.stdout
     assert digest_of_files(out / "cells", "*") == cells
-    for again in (cli("table", "o"), cli("figures", "o", "--published")):
+    for again in (cli("table", "o"), cli("figures", "o", "--published"), cli("report", "o")):
         assert again.returncode == 0 and "Written" in again.stdout
     assert pd.read_csv(out / "table.csv").equals(table)
 

@@ -11,6 +11,9 @@ class Listener:
     def loading(self, done: int, total: int) -> None:
         """Hear how many images of the data are ready."""
 
+    def started(self, epochs: int, steps: int, done: int) -> None:
+        """Hear how long the training is, `steps` an epoch, and how many of its epochs a former run has done."""
+
     def step(self, epoch: int, step: int, steps: int, loss: float, lr: float) -> None:
         """Hear that a step of an epoch is done."""
 

@@ -75,6 +75,7 @@ def fit(training: Training, model: Classifier) -> list[Row]:
     probe = centre_crop(images[rows.to(device)], settings.size), training.data.labels[rows]
     optimizer = prepare(model.to(device), probe[0][:FIRST_LOOK], settings)
     log = restore_checkpoint(training.checkpoint, model, optimizer) if training.checkpoint.exists() else []
+    training.listener.started(settings.epochs, training.steps, done=len(log))
     for epoch in range(len(log) + 1, settings.epochs + 1):
         began = time.perf_counter()
         order = derive_seed(settings.seed, epoch, 0)

@@ -1,0 +1,66 @@
+"""The report: one HTML page that needs nothing else, with the figures, the numbers and how they came about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup
+
+MEASURES = (("untargeted", "accuracy", "Accuracy under attack"), ("targeted", "success", "Success of targeted attacks"))
+
+
+def render_report(record: dict[str, Any], table: pd.DataFrame, violations: pd.DataFrame, figures: list[Path]) -> str:
+    """Return the page for a run: its record, its summary table, broken rules, and its SVG figures."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    pictures = [(path.stem, _inline(path)) for path in figures if path.suffix == ".svg"]
+    return environment.get_template("page.html").render(
+        record=record,
+        title=record["suite"]["title"] or record["suite"]["name"],
+        sections=list(_sections(table)),
+        violations=violations.to_dict("records"),
+        figures=pictures,
+        failed=[cell for cell in record["cells"] if cell["status"] != "finished"],
+    )
+
+
+def _inline(path: Path) -> Markup:
+    """Return a drawing as markup: it was written by our own figures, which escape what they are given."""
+    text = path.read_text(encoding="utf-8")
+    return Markup(text[text.index("<svg") :])  # noqa: S704
+
+
+def _sections(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return one grid per (dataset, norm, unit, goal): a line per model and attack, a column per eps."""
+    sections = []
+    for (data, norm, unit), part in table.groupby(["data", "norm", "unit"], sort=False):
+        for goal, rate, title in MEASURES:
+            chosen = part[part["goal"] == goal]
+            if not chosen.empty:
+                sweep = sorted(chosen["eps"].unique())
+                lines = [
+                    _line(names, group, rate, sweep) for names, group in chosen.groupby(["model", "attack"], sort=False)
+                ]
+                sections.append(
+                    {"title": f"{data}: {title}", "budget": f"{norm}, {unit}", "sweep": sweep, "lines": lines}
+                )
+    return sections
+
+
+def _line(names: Any, group: pd.DataFrame, rate: str, sweep: list[float]) -> dict[str, Any]:
+    """Return a line of a grid: for each eps (value, low, high) or None."""
+    by_eps = {row["eps"]: tuple(row[f"{rate}{end}"] for end in ("", "_low", "_high")) for _, row in group.iterrows()}
+    cost = f"{group['forwards'].sum():.1f} / {group['backwards'].sum():.1f}"
+    model, attack = names
+    return {
+        "model": model,
+        "attack": attack,
+        "n": int(group["n"].max()),
+        "cost": cost,
+        "invalid": int(group["invalid"].sum()),
+        "cells": [by_eps.get(eps) for eps in sweep],
+    }
