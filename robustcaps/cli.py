@@ -214,12 +214,19 @@ def train(
 
 
 @app.command()
-def table(out: OutFolder) -> None:
+def table(
+    out: OutFolder, markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, to paste.")] = False
+) -> None:
     """Make table.csv again from the stored rows and print it."""
     from robustcaps import console as show
     from robustcaps.results import write_table
+    from robustcaps.tables import markdown as as_markdown
 
     summary, path = write_table(out)
+    if markdown:
+        for goal in summary["goal"].unique():
+            typer.echo(as_markdown(summary, goal))
+        return
     show.show_summary(console, summary)
     show.show_files(console, [path])
 

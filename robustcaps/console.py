@@ -83,7 +83,8 @@ class RunBars(_Bars, engines.Listener):
 
     def cell_ended(self, outcome: Outcome) -> None:
         cell = outcome.cell
-        self.bars.remove_task(self.tasks.pop(cell.id))
+        if cell.id in self.tasks:
+            self.bars.remove_task(self.tasks.pop(cell.id))
         self.done += cell.work
         self.cells = (self.cells[0] + 1, self.cells[1])
         if self.overall is not None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from robustcaps.data.base import Progress
 from robustcaps.errors import UserError, did_you_mean
-from robustcaps.evaluation import Progress, evaluate
+from robustcaps.evaluation import evaluate
 from robustcaps.plan import Cell
 from robustcaps.workshop import Setting, Workshop
 
@@ -81,7 +82,7 @@ def local(cells: Sequence[Cell], workshop: Workshop, listener: Listener) -> Iter
         yield carry_out(cell, workshop, moved)
 
 
-def ray(cells: Sequence[Cell], workshop: Workshop, listener: Listener) -> Iterator[Outcome]:
+def ray(cells: Sequence[Cell], workshop: Workshop, _: Listener) -> Iterator[Outcome]:
     """Carry out the cells on ray's workers, as many at a time as there are; outcomes come as they are ready."""
     try:
         import ray as cluster  # noqa: PLC0415  an optional extra
@@ -93,12 +94,9 @@ def ray(cells: Sequence[Cell], workshop: Workshop, listener: Listener) -> Iterat
     try:
         task = cluster.remote(_on_worker)
         waiting = {task.remote(cell, workshop.setting): cell for cell in cells}
-        for cell in cells:
-            listener.cell_started(cell)
         while waiting:
-            ready, _ = cluster.wait(list(waiting), num_returns=1)
-            cell = waiting.pop(ready[0])
-            yield _outcome(cluster, ready[0], cell)
+            (ready,), _rest = cluster.wait(list(waiting), num_returns=1)
+            yield _outcome(cluster, ready, waiting.pop(ready))
     finally:
         if started_here:
             cluster.shutdown()
@@ -131,8 +129,3 @@ def pick_engine(name: str) -> Engine:
     if name not in ENGINES:
         raise UserError(f"unknown engine '{name}'. {did_you_mean(name, ENGINES)}")
     return ENGINES[name]
-
-
-def ordered(cells: Iterable[Cell]) -> list[Cell]:
-    """Return cells so that those of one model and dataset come together, which loads each once."""
-    return sorted(cells, key=lambda cell: (cell.data.label, cell.model.label))

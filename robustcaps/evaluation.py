@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from robustcaps.attacks.counted import CountedModel, Counts
 from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.guard import Snapshot, proposal_violations, same
 from robustcaps.attacks.norms import NORMS
-from robustcaps.data.base import Data
+from robustcaps.data.base import Data, Progress
 from robustcaps.errors import UserError
 from robustcaps.randomness import Draws
 
@@ -27,9 +27,6 @@ COLUMNS = (
 )
 NO_ANSWER = -1
 """The prediction of a model whose logits are not finite."""
-
-Progress = Callable[[int, int], None]
-"""Called with (rows done, rows in all)."""
 
 
 def evaluate(

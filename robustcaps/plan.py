@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from robustcaps.data.base import Data
+from robustcaps.data.base import Data, Progress
 from robustcaps.errors import UserError
 from robustcaps.evaluation import row_count
 from robustcaps.models.cards import weights_digest
@@ -71,9 +71,7 @@ class Cell:
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def make_plan(
-    suite: Suite, workshop: Workshop, *, source: str, progress: Callable[[int, int], None] | None = None
-) -> list[Cell]:
+def make_plan(suite: Suite, workshop: Workshop, *, source: str, progress: Progress | None = None) -> list[Cell]:
     """Return the cells of a suite, every spec checked by making it; a mistake is named with its place in `source`."""
     for registry, part, specs in _parts(suite):
         for position, spec in enumerate(specs):

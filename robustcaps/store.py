@@ -97,10 +97,6 @@ class Store:
         """Return how long a finished cell took."""
         return float(self._meta(self._file(cell.id))["seconds"]) if self.has(cell) else None
 
-    def failures(self) -> list[Path]:
-        """Return the files of failed cells."""
-        return sorted(self.cells.glob("*.failed.json"))
-
     def _meta(self, path: Path) -> dict[str, Any]:
         meta: dict[str, Any] = json.loads(pq.read_schema(path).metadata[META])
         return meta

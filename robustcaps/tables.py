@@ -40,6 +40,21 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     return table[[*KEYS, "n", *intervals, "invalid", "forwards", "backwards"]]
 
 
+def markdown(table: pd.DataFrame, goal: str) -> str:
+    """Return the lines of a goal as a Markdown table: a row per model and attack, a column per eps."""
+    rate = "accuracy" if goal == "untargeted" else "success"
+    part = table[table["goal"] == goal]
+    low, high = (part[f"{rate}{end}"] for end in ("_low", "_high"))
+    percents = zip(part[rate] * 100, low * 100, high * 100, strict=True)
+    text = [f"{value:.1f} ({below:.0f}-{above:.0f})" for value, below, above in percents]
+    names = ["data", "model", "attack"]
+    grid = part.assign(text=text).pivot_table(index=names, columns="eps", values="text", aggfunc="first", sort=False)
+    lines = [[*map(str, index), *line] for index, line in zip(grid.index, grid.fillna("").to_numpy(), strict=True)]
+    head = [*names, *(f"{eps:g}" for eps in grid.columns)]
+    rule = ["---"] * len(names) + ["---:"] * len(grid.columns)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, rule, *lines]) + "\n"
+
+
 def violations(rows: pd.DataFrame) -> pd.DataFrame:
     """Return how often each attack broke which rule on which model: one line per (model, attack, violation)."""
     broken = rows[~rows["valid"]]

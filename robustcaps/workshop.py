@@ -12,7 +12,7 @@ from torch import nn
 from robustcaps.attacks import load_attack
 from robustcaps.attacks.base import Attack
 from robustcaps.data import load_data
-from robustcaps.data.base import Data
+from robustcaps.data.base import Data, Progress
 from robustcaps.devices import pick_device
 from robustcaps.models.zoo import build_model, load_model
 from robustcaps.registry import DATASETS, MODELS, load_plugin
@@ -41,7 +41,7 @@ class Workshop:
         for plugin in self.setting.plugins:
             load_plugin(plugin)
 
-    def data(self, spec: DataSpec, progress: Callable[[int, int], None] | None = None) -> Data:
+    def data(self, spec: DataSpec, progress: Progress | None = None) -> Data:
         """Return the dataset of a spec."""
 
         def make() -> Data:

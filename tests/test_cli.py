@@ -90,7 +90,7 @@ def test_kill_at_any_moment_and_run_again_gives_the_same_table(cli, suite, plugi
     code = "from robustcaps.cli import main; main()"
     command = [sys.executable, "-c", code, "run", str(suite), "--plugin", str(plugin), "--out", "o"]
     cells = tmp_path / "o" / "cells"
-    finished: dict[str, tuple[int, bytes]] = {}
+    finished = {}
     for wanted in (1, 4, 7):
         with subprocess.Popen(
             command, cwd=tmp_path, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -152,6 +152,13 @@ def test_order_and_batch_size_change_no_row(cli, suite, plugin, tmp_path):
         assert rows[0].equals(rows[1])
 
 
+def test_ray_gives_the_same_table(cli, suite, plugin, tmp_path):
+    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    for engine in ("local", "ray"):
+        assert cli("run", suite, "--plugin", plugin, "--out", engine, "--engine", engine).returncode == 0
+    assert (tmp_path / "ray" / "table.csv").read_bytes() == (tmp_path / "local" / "table.csv").read_bytes()
+
+
 def test_check_says_what_would_be_done(cli, suite, plugin, tmp_path):
     result = cli("check", suite, "--plugin", plugin)
     assert result.returncode == 0 and "fine. 10 cells, 1,320 rows" in result.stdout
@@ -204,6 +211,25 @@ def test_bad_calls_end_with_one_line_and_exit_code_2(monkeypatch, capsys, tmp_pa
     assert message in said
     assert said.strip().count("\n") == 0
     assert set(tmp_path.iterdir()) == before
+
+
+def test_missing_and_damaged_data_is_named(cli, suite, plugin, tmp_path):
+    suite.write_text(suite.read_text().replace('"dots"', '"smallnorb"'))
+    words = ("run", suite, "--plugin", plugin, "--out", "o", "--data-dir", tmp_path / "data")
+    missing = cli(*words)
+    assert missing.returncode == 2
+    assert "data[0]: " in missing.stderr and "ROBUSTCAPS_DATA" in missing.stderr and "smallNORB" in missing.stderr
+
+    folder = tmp_path / "data" / "smallnorb"
+    exported = cli("data", "export", folder, "--limit", "30", ROBUSTCAPS_CACHE=str(tmp_path / "cache"))
+    assert exported.returncode == 0, exported.stderr
+    (images,) = folder.glob("*testing-dat.mat")
+    whole = images.read_bytes()
+    for damaged, complaint in [(whole[:-5], "truncated"), (b"junk" + whole[4:], "magic")]:
+        images.write_bytes(damaged)
+        result = cli(*words)
+        assert result.returncode == 2 and complaint in result.stderr and images.name in result.stderr
+    assert not (tmp_path / "o").exists()
 
 
 def test_a_bad_suite_or_out_folder_writes_nothing(cli, suite, plugin, tmp_path):

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +27,7 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture
-def report(cli, suite, plugin, tmp_path) -> Path:
+def report(cli, suite, plugin, tmp_path):
     suite.write_text(suite.read_text().replace('"blunt"', json.dumps(NASTY)))
     result = cli("run", suite, "--plugin", plugin, "--out", "o")
     assert result.returncode == 0, result.stderr

@@ -6,7 +6,7 @@ import pytest
 from robustcaps.figures import draw_all
 from robustcaps.published import attack_curves
 from robustcaps.statistics import wilson
-from robustcaps.tables import summarise, violations
+from robustcaps.tables import markdown, summarise, violations
 
 
 def rows(**columns):
@@ -40,6 +40,13 @@ def test_several_targets_of_a_sample_count_once():
     line = summarise(frame).iloc[0]
     assert (line["n"], line["success"], line["accuracy"], line["forwards"]) == (2, 1, 0.5, 4)
     assert line["success_low"] == pytest.approx(float(wilson(2, 2)[0]))
+
+
+def test_markdown_has_a_row_per_curve_and_a_column_per_eps():
+    lines = markdown(sweep("untargeted"), "untargeted").splitlines()
+    assert lines[0] == "| data | model | attack | 0 | 0.1 | 0.2 |"
+    assert lines[2] == "| d | cnn | a | 50.0 (9-91) | 50.0 (9-91) | 50.0 (9-91) |"
+    assert len(lines) == 4
 
 
 def test_order_is_kept_and_violations_are_counted():
