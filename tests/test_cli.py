@@ -218,7 +218,7 @@ def test_missing_and_damaged_data_is_named(cli, suite, plugin, tmp_path):
     words = ("run", suite, "--plugin", plugin, "--out", "o", "--data-dir", tmp_path / "data")
     missing = cli(*words)
     assert missing.returncode == 2
-    assert "data[0]: " in missing.stderr and "ROBUSTCAPS_DATA" in missing.stderr and "smallNORB" in missing.stderr
+    assert "data[0]: " in missing.stderr and "ROBUSTCAPS_DATA" in missing.stderr and "York University" in missing.stderr
 
     folder = tmp_path / "data" / "smallnorb"
     exported = cli("data", "export", folder, "--limit", "30", ROBUSTCAPS_CACHE=str(tmp_path / "cache"))

@@ -94,7 +94,7 @@ def read_header(path: Path, dtype: str, row: tuple[int, ...]) -> Header:
     with opened(path) as file:
         magic, dimensions = struct.unpack("<2i", read_exactly(file, 8, path))
         if magic not in _DTYPES or not 1 <= dimensions <= 8:
-            raise UserError(f"{path}: not a smallNORB file: it starts with 0x{magic & 0xFFFFFFFF:08X}.")
+            raise UserError(f"{path}: not a smallNORB file: its magic number is 0x{magic & 0xFFFFFFFF:08X}.")
         stored = max(3, dimensions)
         shape = struct.unpack(f"<{stored}i", read_exactly(file, 4 * stored, path))[:dimensions]
     header = Header(_DTYPES[magic], shape)

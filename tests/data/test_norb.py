@@ -62,7 +62,7 @@ def test_equal_content_is_gzipped_to_equal_files(tmp_path: Path) -> None:
     [
         ("a.mat", b"", "truncated: 8 bytes are missing"),
         ("a.mat", b"\x55\x4c\x3d\x1e\x01\x00\x00\x00\x05", "truncated: 11 bytes are missing"),
-        ("a.mat", b"GIF89a" + bytes(60), "not a smallNORB file: it starts with 0x38464947"),
+        ("a.mat", b"GIF89a" + bytes(60), "not a smallNORB file: its magic number is 0x38464947"),
         ("a.mat", Header(np.dtype("<i4"), (5,)).packed, r"holds int32 \(5,\), not uint8 of n x 4"),
         ("a.mat", Header(np.dtype("<u1"), (5, 3)).packed, r"holds uint8 \(5, 3\), not uint8 of n x 4"),
         ("a.mat.gz", b"no gzip", "cannot be read: Not a gzipped file"),
