@@ -8,8 +8,10 @@ from types import TracebackType
 from typing import Self
 
 import pandas as pd
+from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -129,11 +131,11 @@ def show_summary(console: Console, table: pd.DataFrame) -> None:
             chosen = part[part["goal"] == goal]
             if not chosen.empty:
                 title = f"{data}: {rate} in % ({goal}), Wilson 95 % below; eps: {norm}, {unit}"
-                console.print(_rates(chosen, rate, title))
+                _print_whole(console, _rates(chosen, rate, title))
 
 
 def _rates(part: pd.DataFrame, rate: str, title: str) -> Table:
-    grid = Table(title=title, title_justify="left", show_lines=True)
+    grid = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("model", "attack", "n"):
         grid.add_column(name, justify="right" if name == "n" else "left", no_wrap=True)
     sweep = sorted(part["eps"].unique())
@@ -144,6 +146,12 @@ def _rates(part: pd.DataFrame, rate: str, title: str) -> Table:
         cells = [_share(by_eps.loc[eps], rate) if eps in by_eps.index else "" for eps in sweep]
         grid.add_row(escape(str(model)), escape(str(attack)), str(line["n"].iloc[0]), *cells)
     return grid
+
+
+def _print_whole(console: Console, grid: Table) -> None:
+    """Print a table without cutting numbers off: what is wider than the terminal is left to it to wrap."""
+    needed = Measurement.get(console, console.options.update(max_width=1000), grid).maximum
+    Console(file=console.file, width=max(needed, console.width)).print(grid)
 
 
 def _share(line: pd.Series, rate: str) -> str:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from robustcaps.cli import main
+from robustcaps.models.zoo import WEIGHTS
 
 
 def digest_of_files(folder: Path, pattern: str) -> dict[str, tuple[int, bytes]]:
@@ -192,6 +193,11 @@ BAD_CALLS = {
     "negative eps": (["attack", "cnn", "fgsm", "--eps", "-1"], "must not be negative"),
     "unknown list": (["list", "modles"], "Did you mean 'models'?"),
     "train nothing": (["train", "cmn"], "unknown model 'cmn'. Did you mean 'cnn'?"),
+    "weights of another model": (
+        ["attack", "cnn", "fgsm", "--weights", str(WEIGHTS / "toys" / "cnn-small-a.safetensors")],
+        "weights of another model: its card says 'cnn-small:a', not 'cnn'",
+    ),
+    "weights that are none": (["attack", "cnn", "fgsm", "--weights", __file__], "not a whole safetensors file"),
     "unknown engine": (["run", "tiny.toml", "--engine", "rey"], "unknown engine 'rey'. Did you mean 'ray'?"),
     "unknown device": (["attack", "cnn", "fgsm", "--device", "gpu9"], "device 'gpu9' is not available here"),
     "no plugin": (["list", "--plugin", "mine.py"], "plugin mine.py: no such file."),

@@ -83,16 +83,16 @@ class Iterative(Attack):
     def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
         """Return the iterate that reached the goal, else the last one of the last restart."""
         best = images.clone()
-        left = torch.arange(len(images), device=images.device)
+        left = torch.arange(len(images) if budget.eps else 0, device=images.device)
         for restart in range(self.restarts):
+            if len(left) == 0:
+                break
             part = model.select(left), images[left], goal.select(left)
             best[left] = self._climb(*part, budget, draws.select(left), restart)
             if restart + 1 < self.restarts:
                 with torch.no_grad():
                     reached = part[2].reached(part[0](best[left]).argmax(1))
                 left = left[~reached]
-            if len(left) == 0:
-                break
         return best
 
     def _climb(

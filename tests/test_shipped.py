@@ -1,0 +1,62 @@
+"""What is shipped works together: the weights on the toys, and the suites in benchmarks/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import robustcaps as rc
+from robustcaps.models.zoo import shipped
+from robustcaps.statistics import wilson
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+CARDS = {f"{card.name} ({card.data})": card for card in shipped()}
+
+
+@pytest.fixture(scope="module")
+def toys():
+    return rc.load_data("toys", limit=450)
+
+
+@pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
+def test_shipped_models_are_as_good_as_their_cards_say(toys, card):
+    rows = rc.evaluate(rc.load_model(card.name, data=card.data, device="cpu"), toys, rc.load_attack("clean"))
+    right = int((~rows["fooled"]).sum())
+    low, high = wilson(right, len(rows), confidence=0.999)
+    assert low <= card.accuracy <= high
+    assert card.accuracy >= 0.9
+
+
+@pytest.mark.parametrize("model", ["cnn", "cnn-small", "vector-capsnet-small"])
+@pytest.mark.parametrize("attack", ["fgsm", "pgd"])
+def test_rows_of_real_models_do_not_depend_on_the_batch_size(toys, model, attack):
+    network, made = rc.load_model(model, device="cpu"), rc.load_attack(attack, eps=[0.01, 0.03])
+    some = (toys.images[:37], toys.labels[:37])
+    reference = rc.evaluate(network, some, made, batch_size=64)
+    for size in (3, 16):
+        pd.testing.assert_frame_equal(rc.evaluate(network, some, made, batch_size=size), reference, check_exact=True)
+
+
+def test_the_two_cnns_are_different_networks(toys):
+    one, other = (rc.load_model(name, device="cpu") for name in ("cnn:a", "cnn:b"))
+    assert (one(toys.images[:50]) - other(toys.images[:50])).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("suite", sorted(BENCHMARKS.glob("*.toml")), ids=lambda path: path.name)
+def test_every_benchmark_is_valid(cli, suite):
+    result = cli("check", suite)
+    assert result.returncode == 0, result.stderr
+    assert "fine." in result.stdout
+
+
+@pytest.mark.slow
+def test_the_quick_benchmark_runs(cli, tmp_path):
+    result = cli("run", BENCHMARKS / "quick.toml", "--out", "o")
+    assert result.returncode == 0, result.stderr
+    table = pd.read_csv(tmp_path / "o" / "table.csv")
+    clean = table[(table["eps"] == 0) & (table["goal"] == "untargeted")]
+    assert clean["accuracy"].min() > 0.85
+    worst = table[(table["attack"] == "bim") & (table["eps"] == table["eps"].max())]
+    assert worst["accuracy"].max() < 0.2
