@@ -15,7 +15,6 @@ from robustcaps.attacks.base import Attack
 from robustcaps.attacks.budget import Budget
 from robustcaps.attacks.counted import CountedModel, Counts
 from robustcaps.attacks.goals import Goal
-from robustcaps.attacks.guard import Snapshot, proposal_violations, same
 from robustcaps.attacks.norms import NORMS
 from robustcaps.data.base import Data, Progress
 from robustcaps.errors import UserError
@@ -93,13 +92,11 @@ class _Batch:
     indices: Tensor
     clean: Tensor
     draws: Draws
-    snapshot: Snapshot
 
 
 def _batches(model: nn.Module, data: Data, attack: Attack, seed: int, size: int) -> Iterator[dict[str, Any]]:
     """Yield the columns of one (batch, target, budget) after another."""
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    snapshot = Snapshot.take(model)
     for start in range(0, len(data), size):
         images = data.images[start : start + size].to(device)
         labels = data.labels[start : start + size].to(device)
@@ -109,7 +106,7 @@ def _batches(model: nn.Module, data: Data, attack: Attack, seed: int, size: int)
             logits = counted(images)
         _check_clean(logits, data.classes)
         draws = Draws(seed, indices)
-        batch = _Batch(counted, images, labels, indices, predict(logits), draws, snapshot)
+        batch = _Batch(counted, images, labels, indices, predict(logits), draws)
         names = (*data.class_names, *map(str, range(data.classes, logits.shape[1])))
         booked = Counts.zeros(len(images))
         for target, goal in attack.aim.goals(labels, names):
@@ -135,43 +132,22 @@ def _identity(batch: _Batch, budget: Budget, target: int | None) -> dict[str, An
 
 
 def _sweep(batch: _Batch, attack: Attack, goal: Goal) -> Iterator[tuple[Budget, dict[str, Any]]]:
-    """Attack the samples that do not reach the goal by themselves, for every budget, and judge the proposals."""
-    open_rows = torch.nonzero(~goal.reached(batch.clean)).flatten()
-    model, images, wish = batch.model.select(open_rows), batch.images[open_rows], goal.select(open_rows)
-    given, wished = images.clone(), goal.select(open_rows)
-    proposals: Iterator[Any] = iter(())
-    if len(open_rows):
-        proposals = iter(attack.sweep(model, given, wished, attack.budgets, batch.draws.select(open_rows)))
+    """Attack the samples that do not reach the goal by themselves, for every budget, and predict on the proposals."""
+    rows = torch.nonzero(~goal.reached(batch.clean)).flatten()
+    model, images = batch.model.select(rows), batch.images[rows]
+    proposals = attack.sweep(model, images, goal.select(rows), attack.budgets, batch.draws.select(rows))
     for budget in attack.budgets:
         final, violations = batch.images.clone(), np.full(len(batch.images), "", dtype=object)
         predictions = batch.clean.clone()
-        if len(open_rows):
-            proposal: Any = next(proposals, None)
-            found = _violations(batch.snapshot, proposal, (given, images), (wished.classes, wish.classes), budget)
-            violations[open_rows.cpu().numpy()] = found
-            sound = torch.tensor([not name for name in found], device=images.device)
-            kept = open_rows[sound]
-            if len(kept):
-                final[kept] = proposal[sound].detach()
+        if len(rows):
+            proposal = next(proposals)
+            violations[rows.cpu().numpy()] = proposal.violations
+            sound = torch.tensor([not name for name in proposal.violations], device=images.device).nonzero().flatten()
+            final[rows] = proposal.images
+            if len(sound):
                 with torch.no_grad():
-                    predictions[kept] = predict(model.select(torch.nonzero(sound).flatten())(final[kept]))
+                    predictions[rows[sound]] = predict(model.select(sound)(proposal.images[sound]))
         yield budget, _columns(final - batch.images, predictions, goal, violations)
-
-
-def _violations(
-    snapshot: Snapshot,
-    proposal: Any,
-    images: tuple[Tensor, Tensor],
-    classes: tuple[Tensor, Tensor],
-    budget: Budget,
-) -> list[str]:
-    """Name what is wrong with each proposal, or with all when the attack changed what it must leave alone."""
-    changed = snapshot.restore()
-    for given, original in (images, classes):
-        if not same(given.detach(), original):
-            changed = changed or "changed-inputs"
-            given.data.copy_(original)
-    return [changed] * len(images[1]) if changed else proposal_violations(proposal, images[1], budget)
 
 
 def _columns(delta: Tensor, predictions: Tensor, goal: Goal, violations: np.ndarray) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What an attack is: it proposes images; the harness checks them, predicts on them and counts."""
+"""What an attack is: it proposes images; the base class checks them, and no attack can get around that."""
 
 from __future__ import annotations
 
@@ -6,21 +6,35 @@ import copy
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypeVar, final
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from robustcaps.attacks.budget import Budget, Unit, budgets
-from robustcaps.attacks.counted import CountedModel
+from robustcaps.attacks.counted import CountedModel, Counts
 from robustcaps.attacks.goals import Aim, Goal, Targeted, Untargeted
+from robustcaps.attacks.guard import Snapshot, proposal_violations
 from robustcaps.attacks.norms import NormName
 from robustcaps.errors import UserError
 from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS
 
 
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """What an attack proposed for one budget, checked."""
+
+    budget: Budget
+    images: Tensor
+    """(n, channels, height, width): the proposals, and the images themselves where a rule was broken."""
+    violations: list[str]
+    """The name of the rule each sample's proposal breaks, '' where it breaks none."""
+
+
 class Attack(ABC):
-    """Base of all attacks. A subclass writes `run`; it overrides `sweep` where budgets can share work."""
+    """Base of all attacks. A subclass writes `run`; it overrides `run_sweep` where budgets can share work."""
 
     name: str = ""
     norms: ClassVar[tuple[NormName, ...]] = ("linf", "l2")
@@ -41,12 +55,32 @@ class Attack(ABC):
     def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
         """Return one proposal per image, inside the budget's ball and [0,1]; all randomness comes from `draws`."""
 
-    def sweep(
+    def run_sweep(
         self, model: CountedModel, images: Tensor, goal: Goal, budgets: Sequence[Budget], draws: Draws
     ) -> Iterator[Tensor]:
         """Yield the proposals for each budget in turn."""
         for budget in budgets:
             yield self.run(model, images, goal, budget, draws)
+
+    @final
+    def sweep(
+        self, model: nn.Module, images: Tensor, goal: Goal, budgets: Sequence[Budget], draws: Draws | None = None
+    ) -> Iterator[Proposal]:
+        """Run the attack for every budget and yield what it proposes, checked.
+
+        An attack that leaves the box or the ball, or touches what is not its own, is named; what it changed is put
+        back. `draws` is the source of randomness; by default that of the first samples of a dataset, with seed 0.
+        """
+        counted = model if isinstance(model, CountedModel) else CountedModel(model, Counts.zeros(len(images)))
+        rows = torch.arange(len(images), device=images.device)
+        given, wish = images.detach().clone(), goal.select(rows)
+        snapshot = Snapshot.take(counted.model, (given, images), (wish.classes, goal.classes))
+        proposals = iter(self.run_sweep(counted, given, wish, budgets, draws or Draws(0, rows)))
+        for budget in budgets:
+            proposed: Any = next(proposals, None)
+            changed = snapshot.restore()
+            broken = [changed] * len(images) if changed else proposal_violations(proposed, images, budget)
+            yield Proposal(budget, _sound(proposed, images, broken), broken)
 
     def at(
         self,
@@ -74,6 +108,14 @@ class Attack(ABC):
         wanted = Untargeted if aim.goal == "untargeted" else Targeted
         if wanted not in self.goals:
             raise UserError(f"goal: '{self.name}' cannot be {aim.goal}.")
+
+
+def _sound(proposed: Any, images: Tensor, violations: list[str]) -> Tensor:
+    """Return the proposals, and the images themselves where a rule was broken."""
+    sound = torch.tensor([not name for name in violations], dtype=torch.bool, device=images.device)
+    if not bool(sound.any()):
+        return images
+    return torch.where(sound[:, None, None, None], proposed.detach(), images)
 
 
 def _aim(goal: str, target: int | str | None) -> Aim:

@@ -42,9 +42,9 @@ class OneStep(Attack):
 
     def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
         """Return the images after the step."""
-        return next(self.sweep(model, images, goal, [budget], draws))
+        return next(self.run_sweep(model, images, goal, [budget], draws))
 
-    def sweep(
+    def run_sweep(
         self,
         model: CountedModel,
         images: Tensor,

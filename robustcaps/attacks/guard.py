@@ -49,12 +49,15 @@ class Snapshot:
     modes: dict[str, bool]
     gradients: dict[str, bool]
     generators: tuple[Any, ...]
+    inputs: tuple[tuple[Tensor, Tensor], ...]
+    """What an attack is given, and what it must still be equal to."""
 
     @classmethod
-    def take(cls, model: nn.Module) -> Snapshot:
-        """Remember a model and the generators."""
+    def take(cls, model: nn.Module, *inputs: tuple[Tensor, Tensor]) -> Snapshot:
+        """Remember a model, the generators, and pairs (what the attack is given, the original)."""
         return cls(
             model=model,
+            inputs=inputs,
             state={name: tensor.detach().clone() for name, tensor in _state(model).items()},
             modes={name: module.training for name, module in model.named_modules()},
             gradients={name: parameter.requires_grad for name, parameter in model.named_parameters()},
@@ -63,11 +66,12 @@ class Snapshot:
 
     def restore(self) -> str:
         """Put everything back as it was and return the name of what an attack had changed, '' for nothing."""
-        changes = [self._restore_state(), self._restore_gradients(), self._restore_modes(), self._restore_generators()]
+        model = [self._restore_state(), self._restore_gradients(), self._restore_modes()]
+        changes = [*model, self._restore_inputs(), self._restore_generators()]
         return next(filter(None, changes), "")
 
     def _restore_state(self) -> str:
-        changed = {n: t for n, t in _state(self.model).items() if n in self.state and not same(t, self.state[n])}
+        changed = {n: t for n, t in _state(self.model).items() if n in self.state and not _same(t, self.state[n])}
         for name, tensor in changed.items():
             tensor.data.copy_(self.state[name])
         parameters = dict(self.model.named_parameters())
@@ -86,6 +90,12 @@ class Snapshot:
             module.training = not module.training
         return "changed-mode" if changed else ""
 
+    def _restore_inputs(self) -> str:
+        changed = [pair for pair in self.inputs if not _same(pair[0].detach(), pair[1])]
+        for given, original in changed:
+            given.data.copy_(original)
+        return "changed-inputs" if changed else ""
+
     def _restore_generators(self) -> str:
         if _same_generators(_generators(), self.generators):
             return ""
@@ -95,7 +105,7 @@ class Snapshot:
         return "changed-global-rng"
 
 
-def same(now: Tensor, before: Tensor) -> bool:
+def _same(now: Tensor, before: Tensor) -> bool:
     """Return whether two tensors hold the same values; NaN equals NaN."""
     if now.shape != before.shape or now.dtype != before.dtype:
         return False

@@ -100,6 +100,19 @@ def test_a_function_plugin_has_typed_options_and_its_own_draws(network, network_
         rc.attack("jitter")(jitter)
 
 
+def test_a_sweep_on_a_plain_module_yields_one_checked_proposal_per_budget(network, network_data):
+    attack = load_attack("pgd", eps=[0.01, 0.1])
+    images, goal = network_data.images, rc.Untargeted(network_data.labels)
+    proposals = list(attack.sweep(network, images, goal, attack.budgets))
+    assert [proposal.budget.eps for proposal in proposals] == [0.01, 0.1]
+    for proposal in proposals:
+        assert proposal.violations == [""] * len(images)
+        assert (proposal.images - images).abs().max() <= proposal.budget.eps + 1e-6
+        fooled = goal.reached(network(proposal.images).argmax(1))
+        rows = rc.evaluate(network, network_data, attack)
+        assert fooled.tolist() == rows[rows["eps"] == proposal.budget.eps]["fooled"].tolist()
+
+
 def test_a_subclass_is_an_attack_without_being_registered(network, network_data):
     class Grey(rc.Attack):
         def run(self, model, images, goal, budget, draws):
