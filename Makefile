@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-all lint perf clean
+.PHONY: run test test-all lint perf results clean
 .DEFAULT_GOAL := run
 
 run: $(READY)            ## the default benchmark: progress, a table, figures
@@ -23,6 +23,10 @@ lint: $(READY)           ## ruff and mypy
 
 perf: $(READY)           ## speed, measured side by side in one run
 	$(BIN)/python benchmarks/perf/run.py
+
+results: $(READY)        ## the reference run that the README shows
+	$(BIN)/robustcaps run benchmarks/quick.toml --out results/quick
+	$(BIN)/python benchmarks/readme.py
 
 clean:                   ## forget the environment
 	rm -rf $(VENV)

@@ -1,0 +1,58 @@
+"""Fill the README with the numbers of the reference run (results/) and of the shipped weights' cards."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+
+from robustcaps.models.zoo import shipped
+from robustcaps.tables import markdown
+
+ROOT = Path(__file__).parent.parent
+
+
+def results() -> str:
+    """Return the quick benchmark's tables and figures."""
+    table = pd.read_csv(ROOT / "results" / "quick" / "table.csv")
+    n = table["n"].iloc[0]
+    return "\n".join(
+        [
+            f"`make run` on {n} images of unseen toys: shares in % (Wilson 95 %), by eps in parts of the pixel range.",
+            "",
+            "Accuracy under attack:",
+            "",
+            markdown(table, "untargeted"),
+            "Success of targeted attacks, mean over every target class, the true one included:",
+            "",
+            markdown(table, "targeted"),
+            "![accuracy against eps](results/quick/figures/accuracy.png)",
+            "![targeted success against eps](results/quick/figures/targeted.png)",
+        ]
+    )
+
+
+def weights() -> str:
+    """Return the shipped weights as a table."""
+    lines = ["| data | model | parameters | test accuracy (Wilson 95 %) | made by |", "|---|---|---:|---|---|"]
+    for card in shipped():
+        low, high = (100 * end for end in card.interval)
+        accuracy = f"{100 * card.accuracy:.2f} % ({low:.2f}-{high:.2f}, n = {card.n_test:,})"
+        lines.append(f"| {card.data} | `{card.name}` | {card.parameters:,} | {accuracy} | `{card.command}` |")
+    return "\n".join(lines)
+
+
+def filled(readme: str) -> str:
+    """Return the README with its sections between `<!-- NAME -->` and `<!-- end -->` made anew."""
+    for name, section in (("results", results()), ("weights", weights())):
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
+        readme, count = re.subn(pattern, lambda found: found[1] + section + "\n" + found[2], readme, flags=re.DOTALL)  # noqa: B023
+        if count != 1:
+            raise ValueError(f"README.md: {count} sections named '{name}', not one.")
+    return readme
+
+
+if __name__ == "__main__":
+    path = ROOT / "README.md"
+    path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from robustcaps.cli import app
+from robustcaps.suite import Suite
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_numbers_in_the_readme_are_those_of_the_reference_run():
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "benchmarks" / "readme.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.filled(README) == README
+    for picture in re.findall(r"!\[.*?\]\((.*?)\)", README):
+        assert (ROOT / picture).is_file()
+
+
+def test_the_suite_in_the_readme_is_valid():
+    (text,) = re.findall(r"```toml\n(.*?)```", README, flags=re.DOTALL)
+    suite = Suite.model_validate({"name": "readme", **tomllib.loads(text)})
+    assert [attack.use for attack in suite.attacks] == ["bim", "fgsm"]
+
+
+COMMANDS = sorted({line.split("#")[0].strip() for line in re.findall(r"^    (robustcaps .*)$", README, re.MULTILINE)})
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_in_the_readme_have_only_known_words(line):
+    """Parsed with --help behind, so that nothing runs but an unknown command or option is found out."""
+    words = shlex.split(line)[1:]
+    result = CliRunner().invoke(app, [*words, "--help"])
+    assert result.exit_code == 0, result.output
+    for option in (word for word in words if word.startswith("--")):
+        assert option in re.sub(r"\x1b\[[0-9;]*m", "", result.output)
