@@ -7,12 +7,13 @@ S slots, hence I = S*B children i; h runs over the H = 16 components of a pose. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from robustcaps.capsules.kernels.choice import Backend, fused_em_routing
 from robustcaps.capsules.routing.wiring import Wiring
 
 Competition = Literal["field", "position"]
@@ -57,23 +58,36 @@ def em_routing(
     variance_floor: float,
     competition: Competition = "field",
     offsets: Tensor | None = None,
+    backend: Backend = "auto",
 ) -> Routed:
     """Route children, poses (n, Q, B, H) and activations (n, Q, B), to their parents.
 
-    `transforms`, `offsets`: see `matrix_votes`; the rest: see `route_votes`. This is what a faster backend replaces.
+    `transforms`, `offsets`: see `matrix_votes`; `backend`: see `fused_em_routing`; the rest: see `route_votes`.
     """
+    learned, fixed = (poses, activations, transforms, beta_a, beta_u), (inverse_temperature, offsets)
+    route = fused_em_routing(backend, wiring, learned, fixed) or _route_in_parts
+    routed: Routed = route(
+        poses,
+        activations,
+        transforms,
+        wiring,
+        beta_a=beta_a,
+        beta_u=beta_u,
+        inverse_temperature=inverse_temperature,
+        variance_floor=variance_floor,
+        competition=competition,
+        offsets=offsets,
+    )
+    return routed
+
+
+def _route_in_parts(
+    poses: Tensor, activations: Tensor, transforms: Tensor, wiring: Wiring, *, offsets: Tensor | None, **options: Any
+) -> Routed:
+    """Route by the definition, as many samples at once as the device likes."""
     samples = _samples_at_once(poses, transforms, wiring)
     parts = [
-        route_votes(
-            matrix_votes(some_poses, transforms, wiring, offsets),
-            some_activations,
-            wiring,
-            beta_a=beta_a,
-            beta_u=beta_u,
-            inverse_temperature=inverse_temperature,
-            variance_floor=variance_floor,
-            competition=competition,
-        )
+        route_votes(matrix_votes(some_poses, transforms, wiring, offsets), some_activations, wiring, **options)
         for some_poses, some_activations in zip(
             torch.split(poses, samples), torch.split(activations, samples), strict=True
         )

@@ -1,0 +1,186 @@
+"""The kernels as one differentiable function of tensors."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from robustcaps.capsules.kernels.backward import Gradients, Pulls, pull_back_samples
+from robustcaps.capsules.kernels.forward import Parents, route_samples
+from robustcaps.capsules.kernels.lanes import LANES
+from robustcaps.capsules.kernels.packing import as_array, pack_transforms, room, uniform_assignments, unpack_transforms
+from robustcaps.capsules.kernels.threads import run_parts, split
+from robustcaps.capsules.kernels.votes import POSE, Layer, Trace, Window
+from robustcaps.capsules.routing.em import Competition, Routed
+from robustcaps.capsules.routing.wiring import Wiring
+
+
+class Setting(NamedTuple):
+    """What routing depends on without a gradient."""
+
+    wiring: Wiring
+    inverse_temperature: Tensor
+    variance_floor: float
+    competition: Competition
+    offsets: Tensor | None
+
+
+def em_routing(
+    poses: Tensor,
+    activations: Tensor,
+    transforms: Tensor,
+    wiring: Wiring,
+    *,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    inverse_temperature: Tensor,
+    variance_floor: float,
+    competition: Competition,
+    offsets: Tensor | None,
+) -> Routed:
+    """Do what `routing.em_routing` does; all tensors are float32 on the CPU."""
+    setting = Setting(wiring, inverse_temperature, variance_floor, competition, offsets)
+    learned = (poses, activations, transforms, beta_a, beta_u)
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in learned)
+    mu, logits, variance, support = FusedRouting.apply(setting, keep, *learned)  # type: ignore[no-untyped-call]
+    return Routed(poses=mu, logits=logits, variance=variance, support=support)
+
+
+class FusedRouting(torch.autograd.Function):
+    """EM routing by the kernels, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, setting: Setting, keep: bool, *learned: Tensor) -> tuple[Tensor, ...]:
+        """Route all samples; their trace is kept only if a backward pass may come."""
+        layer = make_layer(setting, *learned)
+        parts = split(len(layer.poses))
+        trace = new_trace(layer, rows=len(layer.poses) if keep else 0)
+        routed = new_parents(layer)
+        parents = Parents(*(x.numpy() for x in routed))
+
+        def work(part: int) -> None:
+            first, last = parts[part]
+            own = Trace(*(x[first:last] for x in trace)) if keep else new_trace(layer, rows=1)
+            route_samples(layer, own, parents, new_window(layer), first, last)
+
+        run_parts(work, len(parts))
+        if keep:
+            ctx.save_for_backward(*learned)
+            ctx.setting, ctx.trace = setting, trace
+        return routed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients; those of the parameters are summed over parts of the batch in a fixed order."""
+        layer = make_layer(ctx.setting, *ctx.saved_tensors)
+        parents = Parents(*(as_array(x) for x in upstream))
+        parts = split(len(layer.poses))
+        transforms = ctx.saved_tensors[2]
+        totals = new_gradients(layer, parts=len(parts), transforms=ctx.needs_input_grad[4])
+
+        def work(part: int) -> None:
+            first, last = parts[part]
+            trace = Trace(*(x[first:last] for x in ctx.trace))
+            gradients = Gradients(
+                totals.poses,
+                totals.activations,
+                totals.transforms[part],
+                totals.beta_a[part],
+                totals.beta_u[part],
+            )
+            scratch = new_window(layer), new_pulls(layer)
+            pull_back_samples(layer, trace, parents, *scratch, gradients, first, last)
+
+        run_parts(work, len(parts))
+        g_poses, g_activations, g_packed, g_beta_a, g_beta_u = (torch.from_numpy(x) for x in totals)
+        g_transforms = unpack_transforms(g_packed.sum(dim=0), transforms) if ctx.needs_input_grad[4] else None
+        return None, None, g_poses, g_activations, g_transforms, g_beta_a.sum(dim=0), g_beta_u.sum(dim=0)
+
+
+def make_layer(
+    setting: Setting, poses: Tensor, activations: Tensor, transforms: Tensor, beta_a: Tensor, beta_u: Tensor
+) -> Layer:
+    """Lay everything out as the kernels want it."""
+    windows = setting.wiring.windows.contiguous().numpy()
+    apart = np.arange(windows.size)[:, None]
+    groups = setting.wiring.rivals.contiguous().numpy() if setting.competition == "field" else apart
+    offsets = (
+        setting.offsets if setting.offsets is not None else torch.zeros(windows.shape[1], POSE, dtype=torch.float32)
+    )
+    return Layer(
+        poses=as_array(poses),
+        activations=as_array(activations),
+        transforms=as_array(pack_transforms(transforms.detach())),
+        offsets=as_array(offsets),
+        windows=windows,
+        groups=groups,
+        uniform=uniform_assignments(windows, groups, child_types=poses.shape[2], types=len(beta_a)),
+        beta_a=as_array(beta_a),
+        beta_u=as_array(beta_u),
+        scales=as_array(setting.inverse_temperature),
+        floor=float(setting.variance_floor),
+    )
+
+
+def new_trace(layer: Layer, rows: int) -> Trace:
+    """Return room for the traces of that many samples."""
+    positions, children, blocks, _ = layer.uniform.shape
+    iterations = len(layer.scales)
+    per_parent = (rows, iterations, positions, blocks)
+    return Trace(
+        assignments=room(rows, iterations - 1, positions, children, blocks, LANES),
+        mean=room(*per_parent, POSE, LANES),
+        variance=room(*per_parent, POSE, LANES),
+        support=room(*per_parent, LANES),
+        logits=room(*per_parent, LANES),
+    )
+
+
+def new_window(layer: Layer) -> Window:
+    """Return room for what one window tells one block of parents."""
+    children = layer.uniform.shape[1]
+    return Window(
+        centre=room(POSE, LANES),
+        shift=room(POSE, LANES),
+        votes=room(children, POSE, LANES),
+        r=room(children, LANES),
+        inverse=room(POSE, LANES),
+        prior=room(LANES),
+    )
+
+
+def new_pulls(layer: Layer) -> Pulls:
+    """Return room for the inner gradients of one sample."""
+    positions, children, blocks, _ = layer.uniform.shape
+    iterations = len(layer.scales)
+    return Pulls(
+        assignments=room(iterations, positions, children, blocks, LANES),
+        mean=room(iterations, positions, blocks, POSE, LANES),
+        variance=room(iterations, positions, blocks, POSE, LANES),
+        support=room(LANES),
+        logits=room(LANES),
+        votes=room(POSE, LANES),
+        weights=room(iterations, LANES),
+        inverse=room(iterations, POSE, LANES),
+    )
+
+
+def new_parents(layer: Layer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return room for mu, logits, sigma^2 and support."""
+    parents = (len(layer.poses), len(layer.windows), len(layer.beta_a))
+    shapes = ((*parents, POSE), parents, (*parents, POSE), parents)
+    mu, logits, variance, support = (torch.empty(shape, dtype=torch.float32) for shape in shapes)
+    return mu, logits, variance, support
+
+
+def new_gradients(layer: Layer, *, parts: int, transforms: bool) -> Gradients:
+    """Return zeros to add gradients to; those of parameters apart for each part of the batch."""
+    packed = layer.transforms.shape if transforms else (0,) * layer.transforms.ndim
+    types = len(layer.beta_a)
+    shapes = (layer.poses.shape, layer.activations.shape, (parts, *packed), (parts, types), (parts, types))
+    return Gradients(*(as_array(torch.zeros(shape, dtype=torch.float32)) for shape in shapes))

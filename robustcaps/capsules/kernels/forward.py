@@ -1,0 +1,155 @@
+"""EM routing of whole samples, one window and one block of 16 parents at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from robustcaps.capsules.kernels.jit import compiled, inlined
+from robustcaps.capsules.kernels.lanes import LANES, exp, fma, largest, load, splat, store, total
+from robustcaps.capsules.kernels.votes import (
+    POSE,
+    Floats,
+    Layer,
+    Trace,
+    Window,
+    assignments,
+    by_slot,
+    count_rivals,
+    half_log_volume,
+    inverse_variance,
+    open_window,
+)
+from robustcaps.capsules.routing.em import EMPTY, NOWHERE
+
+
+class Parents(NamedTuple):
+    """The routed parents, laid out as in `Routed`."""
+
+    poses: Floats
+    """mu (n, P, C, H)."""
+    logits: Floats
+    """(n, P, C)."""
+    variance: Floats
+    """sigma^2 (n, P, C, H), the floor included."""
+    support: Floats
+    """(n, P, C)."""
+
+
+@compiled
+def route_samples(layer: Layer, trace: Trace, parents: Parents, window: Window, first: int, last: int) -> None:
+    """Route samples first..last-1. The trace has a row for each of them, or a single one that is overwritten."""
+    positions, _, blocks, _ = layer.uniform.shape
+    iterations = len(layer.scales)
+    for n in range(first, last):
+        row = min(n - first, len(trace.mean) - 1)
+        for t in range(iterations):
+            R = assignments(layer, trace, row, t)
+            for p in range(positions):
+                for k in range(blocks):
+                    open_window(layer, R, n, p, k, window)
+                    fit_parents(layer, trace, window, row, t, p, k)
+                    if t + 1 < iterations:
+                        write_prior(layer, trace, window, row, t, p, k)
+                        log_joint(layer, trace, window, row, t, p, k)
+                    else:
+                        write_parents(layer, trace, window, parents, n, row, p, k)
+            if t + 1 < iterations:
+                share_out(layer, trace.assignments[row, t])
+
+
+@inlined
+def fit_parents(layer: Layer, trace: Trace, window: Window, row: int, t: int, p: int, k: int) -> None:
+    """M-step: mean, variance, support and logits of one block of parents; the variance in a second pass."""
+    mean, variance = trace.mean[row, t, p, k], trace.variance[row, t, p, k]
+    children = len(window.r)
+    support = splat(0.0)
+    for h in range(POSE):
+        store(mean, (h,), splat(0.0))
+        store(variance, (h,), splat(0.0))
+    for i in range(children):
+        r = load(window.r, (i,))
+        support += r
+        for h in range(POSE):
+            store(mean, (h,), fma(r, load(window.votes, (i, h)), load(mean, (h,))))
+    store(trace.support, (row, t, p, k), support)
+    share = splat(1.0) / (support + splat(EMPTY))
+    for h in range(POSE):  # (sum_i r V_i) / (S + EMPTY) - V_0
+        pull = splat(EMPTY) * share * load(window.centre, (h,))
+        store(mean, (h,), load(mean, (h,)) * share - pull)
+    for i in range(children):
+        r = load(window.r, (i,))
+        for h in range(POSE):
+            d = load(window.votes, (i, h)) - load(mean, (h,))
+            store(variance, (h,), fma(r * d, d, load(variance, (h,))))
+    for h in range(POSE):
+        store(variance, (h,), load(variance, (h,)) * share)
+    for lane in range(min(LANES, len(layer.beta_a) - k * LANES)):
+        c = k * LANES + lane
+        cost = POSE * layer.beta_u[c] + half_log_volume(variance, lane, layer.floor)
+        cost *= trace.support[row, t, p, k, lane]
+        trace.logits[row, t, p, k, lane] = layer.scales[t] * (layer.beta_a[c] - cost)
+
+
+@inlined
+def write_prior(layer: Layer, trace: Trace, window: Window, row: int, t: int, p: int, k: int) -> None:
+    """Set log a_j - sum_h log sigma_j^h: all of log a_j p_ij that is the same for all children."""
+    for lane in range(LANES):
+        if k * LANES + lane < len(layer.beta_a):
+            z = float(trace.logits[row, t, p, k, lane])
+            log_activation = min(z, 0.0) - math.log1p(math.exp(-abs(z)))
+            window.prior[lane] = log_activation - half_log_volume(trace.variance[row, t, p, k], lane, layer.floor)
+        else:
+            window.prior[lane] = NOWHERE
+
+
+@inlined
+def log_joint(layer: Layer, trace: Trace, window: Window, row: int, t: int, p: int, k: int) -> None:
+    """Set log a_j p_ij, up to a constant, where the assignments of iteration t+1 will be."""
+    mean, variance = trace.mean[row, t, p, k], trace.variance[row, t, p, k]
+    for h in range(POSE):
+        store(window.inverse, (h,), splat(-0.5) * inverse_variance(variance, h, layer.floor))
+    for i in range(len(window.r)):
+        log_p = load(window.prior, ())
+        for h in range(POSE):
+            d = load(window.votes, (i, h)) - load(mean, (h,))
+            log_p = fma(d * d, load(window.inverse, (h,)), log_p)
+        store(trace.assignments, (row, t, p, i, k), log_p)
+
+
+@inlined
+def share_out(layer: Layer, R: Floats) -> None:
+    """E-step: turn log a_j p_ij into R_ij = a_j p_ij / sum_k a_k p_ik over the parents k that compete for child i."""
+    R_slots = by_slot(layer, R)
+    for group in layer.groups:
+        rivals = group[: count_rivals(layer, group)]
+        for b in range(R_slots.shape[1]):
+            top = -math.inf
+            for slot in rivals:
+                for k in range(R_slots.shape[2]):
+                    top = max(top, largest(load(R_slots, (slot, b, k))))
+            evidence = splat(0.0)
+            for slot in rivals:
+                for k in range(R_slots.shape[2]):
+                    joint = exp(load(R_slots, (slot, b, k)) - splat(top))
+                    store(R_slots, (slot, b, k), joint)
+                    evidence += joint
+            share = splat(1.0 / total(evidence))
+            for slot in rivals:
+                for k in range(R_slots.shape[2]):
+                    store(R_slots, (slot, b, k), load(R_slots, (slot, b, k)) * share)
+
+
+@inlined
+def write_parents(
+    layer: Layer, trace: Trace, window: Window, parents: Parents, n: int, row: int, p: int, k: int
+) -> None:
+    """Copy one block of parents, as the last iteration left them, to the result."""
+    t = len(layer.scales) - 1
+    for lane in range(min(LANES, len(layer.beta_a) - k * LANES)):
+        c = k * LANES + lane
+        for h in range(POSE):
+            parents.poses[n, p, c, h] = window.centre[h, lane] + trace.mean[row, t, p, k, h, lane]
+            parents.variance[n, p, c, h] = trace.variance[row, t, p, k, h, lane] + layer.floor
+        parents.logits[n, p, c] = trace.logits[row, t, p, k, lane]
+        parents.support[n, p, c] = trace.support[row, t, p, k, lane]

@@ -1,0 +1,200 @@
+# mypy: disable-error-code="no-untyped-call"
+"""Sixteen float32 side by side in one vector register: what the kernels compute with.
+
+Loops over numba arrays vectorise only where LLVM can prove that arrays do not overlap; explicit vectors always do.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import models, register_model
+
+from robustcaps.capsules.kernels.jit import inlined, intrinsic, overload
+
+LANES = 16
+FLOAT, INT = ir.FloatType(), ir.IntType(32)
+FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT, LANES)
+
+Lanes = Any
+"""Sixteen float32."""
+
+
+class LanesType(types.Type):
+    """The type numba knows `Lanes` by."""
+
+    def __init__(self) -> None:
+        super().__init__(name="lanes")
+
+
+lanes = LanesType()
+
+
+@register_model(LanesType)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: LanesType) -> None:
+        super().__init__(manager, kind, FLOATS)
+
+
+def _address(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+    """Return the address of array[index, 0]."""
+    array = context.make_array(kinds[0])(context, builder, values[0])
+    indices = [*cgutils.unpack_tuple(builder, values[1]), context.get_constant(types.intp, 0)]
+    pointer = cgutils.get_item_pointer(context, builder, kinds[0], array, indices)
+    return builder.bitcast(pointer, FLOATS.as_pointer())
+
+
+def _call(builder: Any, name: str, result: Any, values: Any, fastmath: tuple[str, ...] = ()) -> Any:
+    """Call a function that LLVM knows by itself."""
+    kind = ir.FunctionType(result, [value.type for value in values])
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v16f32")
+    return builder.call(function, values, fastmath=fastmath)
+
+
+@intrinsic
+def load(_typing: Any, array: Any, index: Any) -> Any:
+    """Return array[index, :16]."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.load(_address(context, builder, signature.args, values), align=4, typ=FLOATS)
+
+    return lanes(array, index), generate
+
+
+@intrinsic
+def store(_typing: Any, array: Any, index: Any, value: Any) -> Any:
+    """Set array[index, :16]."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        builder.store(values[2], _address(context, builder, signature.args, values), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), generate
+
+
+def _splat(builder: Any, kind: Any, value: Any) -> Any:
+    """Return a vector with the same value in all lanes."""
+    vector = ir.VectorType(kind, LANES)
+    single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(INT, 0))
+    first = ir.Constant(INTS, [ir.Constant(INT, 0)] * LANES)
+    return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), first)
+
+
+@intrinsic
+def splat(_typing: Any, number: Any) -> Any:
+    """Return a number in all lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        number = context.cast(builder, values[0], signature.args[0], types.float32)
+        return _splat(builder, FLOAT, number)
+
+    return lanes(number), generate
+
+
+@intrinsic
+def fma(_typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """Return a * b + c, in one rounding where the machine can."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return _call(builder, "fmuladd", FLOATS, values)
+
+    return lanes(a, b, c), generate
+
+
+@intrinsic
+def total(_typing: Any, a: Any) -> Any:
+    """Return the sum over lanes."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return _call(builder, "vector.reduce.fadd", FLOAT, [ir.Constant(FLOAT, 0.0), *values], fastmath=("reassoc",))
+
+    return types.float32(a), generate
+
+
+@intrinsic
+def largest(_typing: Any, a: Any) -> Any:
+    """Return the maximum over lanes."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return _call(builder, "vector.reduce.fmax", FLOAT, values)
+
+    return types.float32(a), generate
+
+
+@intrinsic
+def _power_of_two(_typing: Any, shifted: Any) -> Any:
+    """Return 2^n of n + MAGIC: the lowest bits of that sum are n, and become the exponent of the result."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        n = builder.bitcast(values[0], INTS)
+        exponent = builder.add(n, _splat(builder, INT, ir.Constant(INT, 127)))
+        return builder.bitcast(builder.shl(exponent, _splat(builder, INT, ir.Constant(INT, 23))), FLOATS)
+
+    return lanes(shifted), generate
+
+
+@intrinsic
+def _zero_where_less(_typing: Any, value: Any, tested: Any, bound: Any) -> Any:
+    """Return `value`, and 0 where `tested` < `bound`; NaN is not less."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        less = builder.fcmp_ordered("<", values[1], values[2])
+        return builder.select(less, _splat(builder, FLOAT, ir.Constant(FLOAT, 0.0)), values[0])
+
+    return lanes(value, tested, bound), generate
+
+
+def _operator(operation: Callable[..., Any], instruction: str) -> None:
+    """Teach an operator to work on lanes."""
+
+    @intrinsic
+    def apply(_typing: Any, a: Any, b: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            return getattr(builder, instruction)(*values)
+
+        return lanes(a, b), generate
+
+    @overload(operation)
+    def choose(a: Any, b: Any) -> Any:
+        def on_lanes(a: Any, b: Any) -> Any:
+            return apply(a, b)
+
+        return on_lanes if isinstance(a, LanesType) and isinstance(b, LanesType) else None
+
+
+_operator(operator.add, "fadd")
+_operator(operator.iadd, "fadd")
+_operator(operator.sub, "fsub")
+_operator(operator.isub, "fsub")
+_operator(operator.mul, "fmul")
+_operator(operator.truediv, "fdiv")
+
+MAGIC = 1.5 * 2.0**23
+"""Adding it to a small float32 rounds that to an integer, kept in the lowest bits."""
+LOG2_E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+"""ln 2 in two parts: n * LN2_HIGH is exact for every n that occurs."""
+NEGLIGIBLE = -64.0
+"""`exp` gives exactly 0 below this: no share of a child that small can be told from `EMPTY`; no subnormal is slow."""
+
+
+@inlined
+def exp(x: Lanes) -> Lanes:
+    """Return e^x for x <= 0: e^x = 2^n e^f with |f| <= ln(2)/2, and Taylor's series of e^f to f^7 (error < 1e-8)."""
+    shifted = fma(x, splat(LOG2_E), splat(MAGIC))
+    n = shifted - splat(MAGIC)
+    f = fma(n, splat(-LN2_LOW), fma(n, splat(-LN2_HIGH), x))
+    series = splat(1 / 5040)
+    series = fma(series, f, splat(1 / 720))
+    series = fma(series, f, splat(1 / 120))
+    series = fma(series, f, splat(1 / 24))
+    series = fma(series, f, splat(1 / 6))
+    series = fma(series, f, splat(0.5))
+    series = fma(series, f, splat(1.0))
+    series = fma(series, f, splat(1.0))
+    return _zero_where_less(series * _power_of_two(shifted), x, splat(NEGLIGIBLE))

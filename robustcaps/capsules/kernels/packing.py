@@ -1,0 +1,51 @@
+"""Parameters and wiring as the kernels want them: parents side by side, in K blocks of 16 lanes, empty ones 0."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from robustcaps.capsules.kernels.lanes import LANES
+from robustcaps.capsules.kernels.votes import Floats, Ints
+
+
+def as_array(x: Tensor) -> Floats:
+    """Return a tensor as a contiguous array, without a copy where it is one."""
+    array: Floats = x.detach().contiguous().numpy()
+    return array
+
+
+def room(*shape: int) -> Floats:
+    """Return an array to be written, aligned to cache lines as NumPy's are not: vectors across two lines are slow."""
+    return as_array(torch.empty(shape, dtype=torch.float32))
+
+
+def blocks_of(types: int) -> int:
+    """Return K: how many blocks of lanes hold that many types."""
+    return -(-types // LANES)
+
+
+def pack_transforms(transforms: Tensor) -> Tensor:
+    """Return transforms (S, B, C, 4, 4) or (B, C, 4, 4) as (S or 1, B, K, 16, 16 lanes)."""
+    *_, child_types, types, side, _ = transforms.shape
+    blocks = blocks_of(types)
+    padded = F.pad(transforms.reshape(-1, child_types, types, side * side), (0, 0, 0, blocks * LANES - types))
+    return padded.view(-1, child_types, blocks, LANES, side * side).transpose(3, 4)
+
+
+def unpack_transforms(packed: Tensor, like: Tensor) -> Tensor:
+    """Undo `pack_transforms`."""
+    types = like.shape[-3]
+    return packed.transpose(3, 4).flatten(2, 3)[:, :, :types].reshape(like.shape)
+
+
+def uniform_assignments(windows: Ints, groups: Ints, *, child_types: int, types: int) -> Floats:
+    """Return R at the start (P, I, K, 16 lanes): 1 / (number of parents that compete for a child)."""
+    positions = np.zeros(windows.size + 1, np.int64)
+    positions[groups] = (groups < windows.size).sum(axis=1, keepdims=True)
+    lanes = room(windows.size, child_types, blocks_of(types) * LANES)
+    lanes[..., types:] = 0.0
+    lanes[..., :types] = 1.0 / (types * positions[:-1, None, None])
+    return lanes.reshape(len(windows), -1, blocks_of(types), LANES)

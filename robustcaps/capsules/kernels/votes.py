@@ -1,0 +1,169 @@
+"""What the forward and the backward kernel share: their data, and the votes of one window.
+
+Symbols as in `routing.em`; parents come in K blocks of 16 lanes, of which those beyond the C types are empty.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcaps.capsules.kernels.jit import inlined
+from robustcaps.capsules.kernels.lanes import LANES, Lanes, fma, load, splat, store
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+FourLanes = tuple[Lanes, Lanes, Lanes, Lanes]
+
+POSE = 16
+"""H: a pose is a 4x4 matrix."""
+
+
+class Layer(NamedTuple):
+    """One layer and its children."""
+
+    poses: Floats
+    """M (n, Q, B, H)."""
+    activations: Floats
+    """a (n, Q, B)."""
+    transforms: Floats
+    """W (S, B, K, H, 16 lanes), or (1, B, K, H, 16 lanes) where all slots share it."""
+    offsets: Floats
+    """(S, H), added to the votes of a slot."""
+    windows: Ints
+    """(P, S): the child position in each slot."""
+    groups: Ints
+    """(G, M): the slots p*S+s whose parents compete for the same children, padded with P*S."""
+    uniform: Floats
+    """R at the start (P, I, K, 16 lanes); 0 in empty lanes."""
+    beta_a: Floats
+    """(C,)."""
+    beta_u: Floats
+    """(C,)."""
+    scales: Floats
+    """lambda (T,)."""
+    floor: float
+
+
+class Trace(NamedTuple):
+    """What routing leaves behind for the backward pass; one row per sample (or a single one, if none is to come)."""
+
+    assignments: Floats
+    """R of all iterations but the first (rows, T-1, P, I, K, 16 lanes)."""
+    mean: Floats
+    """mu - V_0, relative to the first child's vote (rows, T, P, K, H, 16 lanes)."""
+    variance: Floats
+    """sigma^2 without the floor (rows, T, P, K, H, 16 lanes)."""
+    support: Floats
+    """sum_i r_ij (rows, T, P, K, 16 lanes)."""
+    logits: Floats
+    """(rows, T, P, K, 16 lanes)."""
+
+
+class Window(NamedTuple):
+    """What one window of children tells one block of parents; overwritten by the next."""
+
+    centre: Floats
+    """V_0, the first child's votes (H, 16 lanes)."""
+    shift: Floats
+    """What is added to the votes of the slot at hand: offsets - V_0 (H, 16 lanes)."""
+    votes: Floats
+    """V_i - V_0 (I, H, 16 lanes): near 0 where votes agree, so that no digits are lost however far out they agree."""
+    r: Floats
+    """r_ij = R_ij a_i (I, 16 lanes)."""
+    inverse: Floats
+    """-1 / (2 sigma^2) of the parents (H, 16 lanes)."""
+    prior: Floats
+    """log a_j - sum_h log sigma_j^h of the parents (16 lanes)."""
+
+
+@inlined
+def assignments(layer: Layer, trace: Trace, row: int, t: int) -> Floats:
+    """Return R (P, I, K, 16 lanes) of iteration t."""
+    return layer.uniform if t == 0 else trace.assignments[row, t - 1]
+
+
+@inlined
+def by_slot(layer: Layer, R: Floats) -> Floats:
+    """Return R (P, I, K, 16 lanes) as (P*S, B, K, 16 lanes): `Layer.groups` names slots."""
+    return R.reshape((layer.windows.size, layer.poses.shape[2], R.shape[2], LANES))
+
+
+@inlined
+def count_rivals(layer: Layer, group: Ints) -> int:
+    """Return how many slots a group has before its padding."""
+    count = 0
+    while count < len(group) and group[count] < layer.windows.size:
+        count += 1
+    return count
+
+
+@inlined
+def open_window(layer: Layer, R: Floats, n: int, p: int, k: int, window: Window) -> None:
+    """Form the votes V_ij = M_i W_ij of a window's children for one block of parents, and their weights r_ij."""
+    slots, child_types = layer.windows.shape[1], layer.poses.shape[2]
+    shared = layer.transforms.shape[0] == 1
+    for h in range(POSE):
+        store(window.shift, (h,), splat(layer.offsets[0, h]))
+    _form_votes(layer.poses, layer.transforms, window, (n, layer.windows[p, 0], 0, 0, k, 0))
+    for h in range(POSE):
+        store(window.centre, (h,), load(window.votes, (0, h)))
+    for s in range(slots):
+        q = layer.windows[p, s]
+        w = 0 if shared else s
+        for h in range(POSE):
+            store(window.shift, (h,), splat(layer.offsets[s, h]) - load(window.centre, (h,)))
+        for b in range(child_types):
+            i = s * child_types + b
+            store(window.r, (i,), load(R, (p, i, k)) * splat(layer.activations[n, q, b]))
+            _form_votes(layer.poses, layer.transforms, window, (n, q, b, w, k, i))
+
+
+@inlined
+def _form_votes(poses: Floats, transforms: Floats, window: Window, place: tuple[int, int, int, int, int, int]) -> None:
+    """Set the votes of child i: each row of its pose times each column z of its transforms, and the shift."""
+    n, q, b, w, k, i = place
+    pose = poses[n, q, b]
+    row0, row1, row2, row3 = _row(pose, 0), _row(pose, 4), _row(pose, 8), _row(pose, 12)
+    for z in range(4):
+        w0, w1 = load(transforms, (w, b, k, z)), load(transforms, (w, b, k, 4 + z))
+        w2, w3 = load(transforms, (w, b, k, 8 + z)), load(transforms, (w, b, k, 12 + z))
+        column = (w0, w1, w2, w3)
+        store(window.votes, (i, z), _inner(row0, column, load(window.shift, (z,))))
+        store(window.votes, (i, 4 + z), _inner(row1, column, load(window.shift, (4 + z,))))
+        store(window.votes, (i, 8 + z), _inner(row2, column, load(window.shift, (8 + z,))))
+        store(window.votes, (i, 12 + z), _inner(row3, column, load(window.shift, (12 + z,))))
+
+
+@inlined
+def _row(pose: Floats, h: int) -> FourLanes:
+    """Return four components of a pose, each in all lanes."""
+    return splat(pose[h]), splat(pose[h + 1]), splat(pose[h + 2]), splat(pose[h + 3])
+
+
+@inlined
+def _inner(a: FourLanes, b: FourLanes, start: Lanes) -> Lanes:
+    """Return start + sum_y a_y b_y."""
+    return fma(a[3], b[3], fma(a[2], b[2], fma(a[1], b[1], fma(a[0], b[0], start))))
+
+
+@inlined
+def half_log_volume(variance: Floats, lane: int, floor: float) -> float:
+    """Return sum_h log sigma^h of a parent, from sigma^2 (H, 16 lanes) without the floor.
+
+    Two logarithms instead of sixteen: a product of eight float32 always fits into a float64.
+    """
+    low, high = 1.0, 1.0
+    for h in range(POSE // 2):
+        low *= variance[h, lane] + floor
+        high *= variance[h + POSE // 2, lane] + floor
+    return 0.5 * (math.log(low) + math.log(high))
+
+
+@inlined
+def inverse_variance(variance: Floats, h: int, floor: float) -> Lanes:
+    """Return 1 / sigma^2 of one component, the floor included."""
+    return splat(1.0) / (load(variance, (h,)) + splat(floor))

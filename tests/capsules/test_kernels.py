@@ -1,0 +1,348 @@
+"""The fused kernels against the definition, in float64, forward and backward."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from robustcaps.capsules.kernels import choice
+from robustcaps.capsules.routing import Competition, Routed, Wiring, convolution, em_routing, everywhere
+from robustcaps.errors import UserError
+
+pytest.importorskip("numba")
+
+COMPETITIONS: tuple[Competition, ...] = get_args(Competition)
+OUTPUTS = ("poses", "logits", "variance", "support")
+LEARNED = ("poses", "activations", "transforms", "beta_a", "beta_u")
+WIRINGS = {
+    "strided": convolution(5, 3, 2),
+    "with children that no window reaches": convolution(6, 3, 2),
+    "dense": convolution(4, 3, 1),
+    "disjoint": convolution(4, 2, 2),
+    "full": everywhere(5),
+    "single": everywhere(1),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything `em_routing` takes, in float32."""
+
+    wiring: Wiring
+    poses: Tensor
+    activations: Tensor
+    transforms: Tensor
+    beta_a: Tensor
+    beta_u: Tensor
+    inverse_temperature: Tensor
+    offsets: Tensor | None
+    variance_floor: float = 0.01
+    competition: Competition = "field"
+
+    def route(self, backend: choice.Backend = "numba", dtype: torch.dtype = torch.float32) -> Routed:
+        named: dict[str, Any] = {name: x.to(dtype) if isinstance(x, Tensor) else x for name, x in vars(self).items()}
+        return em_routing(**named, backend=backend)
+
+    def gradients(self, backend: choice.Backend = "numba", dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+        """The gradients of a fixed random combination of all outputs."""
+        leaves = {name: getattr(self, name).to(dtype).requires_grad_() for name in LEARNED}
+        routed = replace(self, **leaves).route(backend, dtype)
+        loss = sum(
+            (getattr(routed, name) * like_rows(getattr(routed, name), seed)).sum() for seed, name in enumerate(OUTPUTS)
+        )
+        assert isinstance(loss, Tensor)
+        return dict(zip(LEARNED, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+
+
+def like_rows(x: Tensor, seed: int) -> Tensor:
+    """Random weights for x, the same for every sample."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(x.shape[1:], dtype=torch.float64, generator=generator).to(x)
+
+
+def make_case(
+    wiring: Wiring,
+    *,
+    n: int = 3,
+    child_types: int = 2,
+    types: int = 3,
+    iterations: int = 3,
+    shared: bool = False,
+    offsets: bool = False,
+    seed: int = 0,
+    **options: Any,
+) -> Case:
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    slots, positions = wiring.windows.shape[1], len(wiring.rivals)
+    pairs = (child_types, types) if shared else (slots, child_types, types)
+    return Case(
+        wiring=wiring,
+        poses=draw(n, positions, child_types, 16),
+        activations=draw(n, positions, child_types).sigmoid(),
+        transforms=0.3 * draw(*pairs, 4, 4),
+        beta_a=draw(types),
+        beta_u=0.2 * draw(types),
+        inverse_temperature=torch.linspace(0.05, 0.1, iterations),
+        offsets=draw(slots, 16) if offsets else None,
+        **options,
+    )
+
+
+def error(x: Tensor, exact: Tensor) -> float:
+    """The largest error, relative to the largest value."""
+    assert torch.isfinite(x).all()
+    assert x.shape == exact.shape
+    return float(((x.double() - exact).abs().max() / exact.abs().max().clamp(min=1e-6)).detach()) if x.numel() else 0.0
+
+
+def errors(case: Case, backend: choice.Backend) -> dict[str, float]:
+    """How far a backend is from the definition in float64: outputs, and gradients by every input."""
+    exact, routed = case.route("torch", torch.float64), case.route(backend)
+    exact_gradients, gradients = case.gradients("torch", torch.float64), case.gradients(backend)
+    return {
+        **{name: error(getattr(routed, name), getattr(exact, name)) for name in OUTPUTS},
+        **{f"gradient by {name}": error(gradients[name], exact_gradients[name]) for name in LEARNED},
+    }
+
+
+def assert_close(case: Case, tolerance: float = 1e-4) -> None:
+    """Near the definition; where float32 itself is not (assignments can be chaotic), not far worse than PyTorch's."""
+    allowed = max(tolerance, 20 * max(errors(case, "torch").values()))
+    found = errors(case, "numba")
+    assert max(found.values()) < allowed, found
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    wiring=st.sampled_from(sorted(WIRINGS)),
+    competition=st.sampled_from(COMPETITIONS),
+    n=st.integers(0, 5),
+    child_types=st.integers(1, 4),
+    types=st.sampled_from([1, 2, 5, 15, 16, 17, 33]),
+    iterations=st.integers(1, 5),
+    shared=st.booleans(),
+    offsets=st.booleans(),
+    variance_floor=st.sampled_from([1.0, 0.3]),
+    seed=st.integers(0, 2**31),
+)
+def test_kernel_agrees_with_the_definition(wiring, **options):
+    assert_close(make_case(WIRINGS[wiring], **options))
+
+
+@pytest.mark.parametrize("competition", COMPETITIONS)
+@pytest.mark.parametrize("floor", [1e-4, 1e-8])
+def test_votes_that_agree_far_from_zero(floor, competition):
+    """Mean 30 and standard deviation 0.01: E[V^2] - mu^2 would lose all digits."""
+    case = make_case(WIRINGS["dense"], offsets=True, variance_floor=floor, competition=competition)
+    assert case.offsets is not None
+    case = replace(case, transforms=case.transforms / 60, offsets=torch.full_like(case.offsets, 30))
+    assert_close(case)
+    poses, turned = case.poses.clone(), case.transforms.clone()
+    poses[..., 0] = 30
+    turned[..., 0, :] = 1 + turned[..., 0, :] / 30
+    assert_close(replace(case, poses=poses, transforms=turned, offsets=None))
+
+
+EDGES = {
+    "zero activations": lambda case: replace(case, activations=torch.zeros_like(case.activations)),
+    "hardly any activation": lambda case: replace(case, activations=1e-12 * case.activations),
+    "one active child": lambda case: replace(case, activations=case.activations * torch.eye(16)[0][:, None]),
+    "identical votes": lambda case: replace(
+        case, poses=torch.ones_like(case.poses), transforms=torch.ones_like(case.transforms)
+    ),
+    "small poses": lambda case: replace(case, poses=1e-3 * case.poses),
+    "large poses": lambda case: replace(case, poses=10 * case.poses),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges_agree_with_the_definition(edge):
+    assert_close(EDGES[edge](make_case(WIRINGS["dense"])))
+
+
+@pytest.mark.parametrize("floor", [0.1, 1e-8])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("types", [1, 3])
+@pytest.mark.parametrize("wiring", ["single", "dense"])
+def test_any_scale_is_finite_with_finite_gradient(wiring, types, scale, floor):
+    case = make_case(WIRINGS[wiring], child_types=1, types=types, variance_floor=floor)
+    case = replace(case, poses=scale * case.poses)
+    routed = case.route()
+    for tensor in (*(getattr(routed, name) for name in OUTPUTS), *case.gradients().values()):
+        assert torch.isfinite(tensor).all()
+
+
+def test_nan_is_not_silent():
+    case = make_case(WIRINGS["strided"])
+    poses = case.poses.clone()
+    poses[1, 0, 0, 0] = torch.nan
+    logits = replace(case, poses=poses).route().logits
+    assert logits[1, 0].isnan().all()
+    assert torch.isfinite(logits[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("competition", COMPETITIONS)
+def test_a_sample_does_not_feel_its_neighbours(competition):
+    """Bit for bit, and so do the gradients by its own poses and activations."""
+    case = make_case(WIRINGS["strided"], n=37, competition=competition)
+    routed, gradients = case.route(), case.gradients()
+    for some in ([5], [36, 5], [*range(20, 5, -1), 5]):
+        part = replace(case, poses=case.poses[some], activations=case.activations[some])
+        few, few_gradients = part.route(), part.gradients()
+        for name in OUTPUTS:
+            assert torch.equal(getattr(few, name), getattr(routed, name)[some])
+        for name in ("poses", "activations"):
+            assert torch.equal(few_gradients[name], gradients[name][some])
+
+
+def test_the_number_of_threads_changes_nothing():
+    case = make_case(WIRINGS["strided"], n=37)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            results.append((case.route().poses, *case.gradients().values()))
+    finally:
+        torch.set_num_threads(before)
+    for one, many in zip(*results, strict=True):
+        assert torch.equal(one, many)
+
+
+def test_several_callers_at_once():
+    case = make_case(WIRINGS["strided"], n=8)
+    expected, found = case.gradients()["poses"], []
+    callers = [threading.Thread(target=lambda: found.append(case.gradients()["poses"])) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(found) == 4
+    assert all(torch.equal(expected, gradient) for gradient in found)
+
+
+def test_the_trace_is_the_same_whether_kept_or_not():
+    case = make_case(WIRINGS["strided"], n=37)
+    tracked = replace(case, poses=case.poses.clone().requires_grad_()).route()
+    assert tracked.logits.requires_grad
+    for name in OUTPUTS:
+        assert torch.equal(getattr(tracked, name).detach(), getattr(case.route(), name))
+
+
+def test_gradients_by_images_alone():
+    """Frozen transforms cost nothing and change nothing."""
+    case = make_case(WIRINGS["strided"])
+    gradients = []
+    for frozen in (False, True):
+        poses, transforms = case.poses.clone().requires_grad_(), case.transforms.clone().requires_grad_(not frozen)
+        loss = replace(case, poses=poses, transforms=transforms).route().logits.sum()
+        gradients.append(torch.autograd.grad(loss, poses)[0])
+    assert torch.equal(*gradients)
+
+
+def test_a_kept_graph_gives_the_same_gradient_again():
+    case = make_case(WIRINGS["strided"])
+    poses = case.poses.clone().requires_grad_()
+    loss = replace(case, poses=poses).route().logits.sum()
+    once, again = (torch.autograd.grad(loss, poses, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(once, again)
+
+
+def test_strided_inputs():
+    """Primary capsules come as a permuted view."""
+    case = make_case(WIRINGS["strided"])
+    turned = case.poses.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    assert not turned.is_contiguous()
+    assert torch.equal(replace(case, poses=turned).route().logits, case.route().logits)
+
+
+UNFIT = {
+    "float64": lambda case: replace(case, **{name: getattr(case, name).double() for name in (*LEARNED, "offsets")}),
+    "offsets": lambda case: replace(case, offsets=case.offsets.clone().requires_grad_()),
+    "inverse_temperature": lambda case: replace(
+        case, inverse_temperature=case.inverse_temperature.clone().requires_grad_()
+    ),
+    "4x4": lambda case: replace(case, poses=case.poses[..., :9], transforms=case.transforms[..., :3, :3], offsets=None),
+}
+
+
+@pytest.mark.parametrize("reason", UNFIT)
+def test_what_the_kernel_cannot_do_falls_to_the_definition(reason):
+    case = UNFIT[reason](make_case(WIRINGS["strided"], offsets=True))
+    named = {**vars(case), "inverse_temperature": case.inverse_temperature.to(case.poses)}
+    assert torch.equal(em_routing(**named).logits, em_routing(**named, backend="torch").logits)
+    with pytest.raises(UserError, match=rf"backend 'numba' cannot be used: .*{reason}.*Choose"):
+        em_routing(**named, backend="numba")
+
+
+def test_shapes_that_do_not_fit_are_an_error_not_a_crash():
+    case = make_case(WIRINGS["strided"])
+    with pytest.raises(UserError, match="shapes"):
+        replace(case, poses=case.poses[:, :-1]).route()
+    with pytest.raises((RuntimeError, IndexError, ValueError)):
+        replace(case, poses=case.poses[:, :-1]).route("auto")
+
+
+def test_auto_takes_the_kernel():
+    case = make_case(WIRINGS["strided"])
+    assert torch.equal(case.route("auto").logits, case.route("numba").logits)
+    assert not torch.equal(case.route("auto").poses, case.route("torch").poses)
+
+
+@pytest.fixture
+def without_numba(monkeypatch):
+    monkeypatch.setitem(sys.modules, "robustcaps.capsules.kernels.em", None)
+    choice._load_kernel.cache_clear()
+    yield
+    choice._load_kernel.cache_clear()
+
+
+@pytest.mark.usefixtures("without_numba")
+def test_without_numba_one_warning_and_the_definition():
+    case = make_case(WIRINGS["strided"])
+    with pytest.warns(RuntimeWarning, match="numba is not installed") as caught:
+        routed = [case.route("auto").logits for _ in range(3)]
+    assert len(caught) == 1
+    for logits in routed:
+        assert torch.equal(logits, case.route("torch").logits)
+    with pytest.raises(UserError, match="numba is not installed"):
+        case.route("numba")
+
+
+UNWRITABLE = """
+import torch
+from robustcaps.capsules.routing import em_routing, everywhere
+ones = torch.ones(1, 1, 1, 16)
+beta = torch.zeros(1)
+routed = em_routing(ones, ones[..., 0], ones.view(1, 1, 4, 4), everywhere(1), beta_a=beta, beta_u=beta,
+                    inverse_temperature=beta, variance_floor=1.0, backend="numba")
+print(routed.poses[0, 0, 0, 0].item())
+"""
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_writable_folder_compiles_anew():
+    environment = {**os.environ, "NUMBA_CACHE_LOCATOR_CLASSES": "IPythonCacheLocator"}  # one that has no place for us
+    command = [sys.executable, "-c", UNWRITABLE]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    assert (found.stdout.strip(), found.returncode) == ("4.0", 0), found.stderr
+
+
+def test_a_model_that_is_being_compiled_uses_the_definition():
+    case = make_case(WIRINGS["strided"])
+    compiled = torch.compile(em_routing, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(**vars(case)).logits, case.route("torch").logits)
