@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from robustcaps.errors import UserError
+from robustcaps.suite import LARGEST_SEED
 
 app = typer.Typer(
     help="How robust are capsule networks against adversarial attacks, honestly, beside matched CNNs.",
@@ -71,10 +72,9 @@ def run(
     if result.failures:
         for failure in result.failures:
             console.print(f"[red]failed[/]: {escape(failure.cell.label)}: {escape(failure.reason)}", soft_wrap=True)
-        again = f"robustcaps run {suite} --out {result.out}"
         console.print(
             f"{len(result.failures)} cells failed; their tracebacks are in {result.out}/cells/*.failed.json. "
-            f"Retry just these with the same command: {again}",
+            "Retry just these with the same command.",
             soft_wrap=True,
             highlight=False,
         )
@@ -120,7 +120,7 @@ def attack(
     goal: Annotated[str, typer.Option(help="untargeted or targeted.")] = "untargeted",
     target: Annotated[str | None, typer.Option(help="A class, by name or number, or 'every'.")] = None,
     weights: Annotated[Path | None, typer.Option(help="A file of weights.", show_default="the shipped ones")] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED)] = 0,
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
     rows: Annotated[Path | None, typer.Option(help="Write the rows, one per (sample, eps), to this CSV file.")] = None,
     settings: Settings = None,
@@ -135,6 +135,8 @@ def attack(
     from robustcaps.tables import summarise, violations
     from robustcaps.workshop import Setting, Workshop
 
+    if rows is not None and not rows.absolute().parent.is_dir():
+        raise UserError(f"--rows {rows}: there is no such folder.")
     wanted = {"use": use, "eps": _numbers(eps), "norm": norm, "unit": unit, "goal": goal, "target": _class(target)}
     attack_spec = parse_spec(AttackSpec, {**wanted, **_assignments(settings)})
     data_spec = parse_spec(DataSpec, {"use": data, "split": split, "limit": limit})
@@ -161,11 +163,13 @@ def train(
         Path | None, typer.Option(help="Where weights go.", show_default="runs/<data>-<model>-<tag>")
     ] = None,
     tag: Annotated[str, typer.Option(help="Tells weights of one model apart: 'cnn:b' is tag b.")] = "a",
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED)] = 0,
     epochs: Annotated[int | None, typer.Option(min=1, show_default="the model's recipe")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, show_default="the model's recipe")] = None,
     lr: Annotated[float | None, typer.Option(show_default="the model's recipe")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Train on so many samples.", show_default="all")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Take only so many samples of each split.", show_default="all")
+    ] = None,
     holdout: Annotated[
         int, typer.Option(min=0, help="Train instances per class held out for validation; 0 trains on all.")
     ] = 1,
@@ -276,7 +280,10 @@ def _numbers(text: str) -> list[float]:
 
 
 def _class(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.lstrip("-").isdigit() else text
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return text
 
 
 def _assignments(settings: list[str] | None) -> dict[str, Any]:
@@ -298,6 +305,9 @@ def main() -> None:
     try:
         app()
     except UserError as error:
+        Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+    except OSError as error:
         Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
     except KeyboardInterrupt:

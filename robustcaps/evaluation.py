@@ -43,6 +43,10 @@ def evaluate(
 
     Shared work is booked on the row it was done for first, so `forwards` and `backwards` add up to the true cost.
     """
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model: must be an nn.Module, not {model!r}; load one by name with load_model.")
+    if not isinstance(attack, Attack):
+        raise UserError(f"attack: must be an Attack, not {attack!r}; load one by name with load_attack.")
     data = as_data(data)
     if not attack.budgets:
         raise UserError(f"attack '{type(attack).__name__}' has no budget: give it one with .at(eps=...).")
@@ -67,6 +71,8 @@ def as_data(data: Data | tuple[Tensor, Tensor]) -> Data:
     if isinstance(data, Data):
         return data
     images, labels = data
+    if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
+        raise UserError("data: must be a dataset of load_data, or a pair of tensors (images, labels).")
     classes = int(labels.max()) + 1 if len(labels) else 0
     return Data(images, labels, class_names=tuple(map(str, range(classes))))
 

@@ -49,7 +49,9 @@ def draw_all(table: pd.DataFrame, *, published: bool = False) -> Iterator[tuple[
 def draw_curves(part: pd.DataFrame, curve: Curve, *, published: bool = False) -> Figure:
     """Draw a rate against eps: a panel per dataset and norm, a colour per model, a line style per attack."""
     panels = list(part.groupby(["data", "norm", "unit"], sort=False))
-    colours = dict(zip(part["model"].unique(), sns.color_palette("colorblind"), strict=False))
+    models = list(part["model"].unique())
+    palette = sns.color_palette("colorblind" if len(models) <= 10 else "husl", len(models))
+    colours = dict(zip(models, palette, strict=True))
     attacks = list(part["attack"].unique())
     style: Any = {**sns.axes_style("whitegrid"), **STYLE}
     with mpl.rc_context(style):
@@ -58,7 +60,7 @@ def draw_curves(part: pd.DataFrame, curve: Curve, *, published: bool = False) ->
         for axis, ((data, norm, unit), panel) in zip(axes, panels, strict=True):
             for (model, attack), line in panel.groupby(["model", "attack"], sort=False):
                 _draw_line(axis, line.sort_values("eps"), curve.rate, colours[model], _style(attacks.index(attack)))
-            if published:
+            if published and norm == "linf":
                 _draw_published(axis, curve.goal)
             _label(axis, str(data), str(norm), str(unit))
         axes[0].set_ylabel(curve.ylabel)
@@ -94,7 +96,8 @@ def _title(part: pd.DataFrame, curve: Curve) -> str:
 
 
 def _style(position: int) -> dict[str, Any]:
-    return {"linestyle": DASHES[position % len(DASHES)], "marker": MARKERS[position % len(MARKERS)]}
+    dash = DASHES[(position + position // len(MARKERS)) % len(DASHES)]
+    return {"linestyle": dash, "marker": MARKERS[position % len(MARKERS)]}
 
 
 def _legend(colours: dict[str, Any], attacks: list[str], *, published: bool) -> list[Line2D]:

@@ -10,10 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
+from robustcaps.attacks.base import Attack
 from robustcaps.data.base import Data, Progress
 from robustcaps.errors import UserError
 from robustcaps.evaluation import row_count
+from robustcaps.models.base import Classifier
 from robustcaps.models.cards import weights_digest
+from robustcaps.models.zoo import model_options, trained_options
+from robustcaps.options import validate_options
 from robustcaps.registry import ATTACKS, DATASETS, MODELS, Registry
 from robustcaps.suite import AttackSpec, DataSpec, ModelSpec, Spec, Suite
 from robustcaps.workshop import Workshop
@@ -36,7 +42,8 @@ class Cell:
     """How many rows it will have."""
     work: float
     """About how many forward passes of one image it takes at most."""
-    digests: tuple[tuple[str, str], ...]
+    settings: dict[str, Any]
+    """Everything that decides the columns other than names, resolved: defaults filled in, digests of what is read."""
 
     @property
     def label(self) -> str:
@@ -52,22 +59,9 @@ class Cell:
         return {"suite": self.suite, **labels}
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """Everything that decides the other columns, as JSON."""
-        nameless: dict[str, Any] = {"exclude": {"name"}, "mode": "json"}
-        return {
-            "rows_version": ROWS_VERSION,
-            "model": self.model.model_dump(**nameless),
-            "data": self.data.model_dump(**nameless),
-            "attack": self.attack.model_dump(**nameless),
-            "seed": self.seed,
-            "digests": dict(self.digests),
-        }
-
-    @property
     def id(self) -> str:
-        """A hash of the settings and of the digests of weights, data and plugin code."""
-        text = json.dumps(self.settings, sort_keys=True)
+        """A hash of the settings, which hold the digests of weights, data and plugin code."""
+        text = json.dumps(self.settings, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
@@ -84,7 +78,20 @@ def make_plan(suite: Suite, workshop: Workshop, *, source: str, progress: Progre
     cells: list[Cell] = []
     for data_spec, loaded in data:
         cells += _cells_of_data(suite, workshop, data_spec, loaded, source)
-    return list({cell.id: cell for cell in cells}.values())
+    _check_names(cells, source)
+    return cells
+
+
+def _check_names(cells: list[Cell], source: str) -> None:
+    """Refuse different cells that tables could not tell apart."""
+    seen: dict[tuple[Any, ...], Cell] = {}
+    for cell in cells:
+        attack = cell.attack
+        key = (*cell.names.values(), attack.goal, attack.norm, attack.unit, cell.seed)
+        if seen.setdefault(key, cell).id != cell.id:
+            raise UserError(
+                f"{source}: two different cells are called '{cell.label}'; give one attack or model a name."
+            )
 
 
 def _parts(suite: Suite) -> Iterator[tuple[Registry[Any], str, list[Any]]]:
@@ -97,16 +104,45 @@ def _cells_of_data(suite: Suite, workshop: Workshop, data_spec: DataSpec, data: 
     for m, model_spec in enumerate(suite.models):
         with _place(f"{source}: models[{m}]"):
             model = workshop.model(model_spec, data_spec)
-        digests = {"weights": weights_digest(model), "data": data.digest, **_plugin_code(MODELS, model_spec)}
+            _check_fit(model, data)
+            network = _model_settings(model_spec, data_spec, model, workshop)
         for a, attack_spec in enumerate(suite.attacks):
             with _place(f"{source}: attacks[{a}]"):
                 attack = workshop.attack(attack_spec)
                 rows = row_count(data, attack)
-            found = tuple(sorted({**digests, **_plugin_code(ATTACKS, attack_spec)}.items()))
+                chosen = _attack_settings(attack_spec, attack, data)
             for seed in suite.seeds if attack.randomised else suite.seeds[:1]:
-                batch = suite.batch_size
-                work = rows * attack.passes
-                yield Cell(suite.name, model_spec, data_spec, attack_spec, seed, batch, rows, work, found)
+                parts = {"model": network, "data": {"digest": data.digest}, "attack": chosen}
+                settings = {"rows_version": ROWS_VERSION, **parts, "seed": seed}
+                specs = (model_spec, data_spec, attack_spec)
+                yield Cell(suite.name, *specs, seed, suite.batch_size, rows, rows * attack.passes, settings)
+
+
+def _check_fit(model: nn.Module, data: Data) -> None:
+    """Refuse a zoo model on images that it was not built for, before anything is run."""
+    if isinstance(model, Classifier):
+        size = data.images.shape[-1]
+        built, given = (model.channels, model.size, model.classes), (data.channels, size, data.classes)
+        if built != given:
+            words = "{} channels of {} pixels, {} classes"
+            raise UserError(f"it was built for {words.format(*built)}; '{data.name}' has {words.format(*given)}.")
+
+
+def _model_settings(spec: ModelSpec, data: DataSpec, model: nn.Module, workshop: Workshop) -> dict[str, Any]:
+    name = spec.use.partition(":")[0]
+    if workshop.has_card(spec):
+        options = trained_options(spec.use, data=data.use, weights=spec.weights, options=spec.options)
+    else:
+        options = model_options(name, spec.options)
+    return {"name": name, "options": options, "digest": weights_digest(model), **_plugin_code(MODELS, spec)}
+
+
+def _attack_settings(spec: AttackSpec, attack: Attack, data: Data) -> dict[str, Any]:
+    options = validate_options(ATTACKS.entry(spec.use).factory, spec.options, where=f"attack '{spec.use}'")
+    targets = None if spec.goal == "untargeted" else attack.aim.targets(data.class_names)
+    wanted = {"goal": spec.goal, "targets": targets, "norm": spec.norm, "unit": spec.unit}
+    sweep = [budget.eps for budget in attack.budgets]
+    return {"name": spec.use, "options": options, **wanted, "eps": sweep, **_plugin_code(ATTACKS, spec)}
 
 
 def _plugin_code(registry: Registry[Any], spec: Spec) -> dict[str, str]:
@@ -118,7 +154,7 @@ def _plugin_code(registry: Registry[Any], spec: Spec) -> dict[str, str]:
         code = inspect.getsource(inspect.getmodule(entry.factory) or entry.factory)
     except (OSError, TypeError):
         code = repr(entry.source)
-    return {f"{registry.kind} plugin": hashlib.sha256(code.encode()).hexdigest()}
+    return {"code": hashlib.sha256(code.encode()).hexdigest()}
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -54,7 +55,7 @@ class Registry(Generic[T]):
         self._loaded = False
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
-        """Return a decorator that registers a factory; a name that is taken is an error."""
+        """Return a decorator that registers a factory; a name taken by another source is an error."""
 
         def decorate(factory: Factory) -> Factory:
             self.add(name, factory)
@@ -63,11 +64,11 @@ class Registry(Generic[T]):
         return decorate
 
     def add(self, name: str, factory: Callable[..., T]) -> None:
-        """Register a factory under a name that is not taken."""
+        """Register a factory; a name taken by another source is an error, the same source may renew its own."""
         source = inspect.getmodule(factory)
         entry = Entry(name, factory, source.__name__ if source else "unknown")
         taken = self._entries.get(name)
-        if taken is not None:
+        if taken is not None and taken.source != entry.source:
             raise UserError(f"{self.kind} '{name}' is registered already, by {taken.source}.")
         self._entries[name] = entry
 
@@ -106,7 +107,8 @@ def load_plugin(path: Path) -> None:
     """Import a plugin file, so that its decorators register what it brings."""
     if not path.is_file():
         raise UserError(f"plugin {path}: no such file.")
-    name = f"robustcaps_plugin_{path.stem}"
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    name = f"robustcaps_plugin_{path.stem}_{place}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"plugin {path}: not a Python file.")
@@ -116,5 +118,5 @@ def load_plugin(path: Path) -> None:
         spec.loader.exec_module(module)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"plugin {path}: {type(error).__name__}: {error}") from error

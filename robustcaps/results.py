@@ -33,6 +33,8 @@ def read_record(out: Path) -> dict[str, Any]:
         raise UserError(f"{path}: no such file; is {out} the out folder of `robustcaps run`?") from error
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(record, dict) or not {"suite", "cells"} <= record.keys():
+        raise UserError(f"{path}: not the record of a run; run the suite again to renew it.")
     return record
 
 
@@ -76,6 +78,8 @@ def _write_figures(out: Path, published: bool, formats: tuple[str, ...]) -> Iter
 
     folder = out / "figures"
     folder.mkdir(exist_ok=True)
+    for old in (*folder.glob("*.png"), *folder.glob("*.svg")):
+        old.unlink()
     for name, figure in draw_all(summarise(read_rows(out)), published=published):
         for ending in formats:
             path = folder / f"{name}.{ending}"

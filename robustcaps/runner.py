@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from robustcaps.devices import pick_device
 from robustcaps.engines import Listener, Outcome, pick_engine
 from robustcaps.files import write_atomically
 from robustcaps.plan import Cell, make_plan
@@ -64,7 +65,8 @@ def run(
     store = Store(Path(out) if out else Path("out") / loaded.name)
     store.prepare()
     finished = [cell for cell in cells if store.has(cell)]
-    missing = [cell for cell in cells if not store.has(cell)]
+    missing = list({cell.id: cell for cell in cells if not store.has(cell)}.values())
+    _write_record(store, loaded, source, cells, engine, device)
     listener.run_started(missing, finished)
     failures = []
     for outcome in carry(missing, workshop, listener):
@@ -72,9 +74,7 @@ def run(
         listener.cell_ended(outcome)
         if outcome.rows is None:
             failures.append(outcome)
-    record = _record(loaded, source, cells, store, engine)
-    record["timings"] = {"run_seconds": round(time.perf_counter() - began, 3), "computed": len(missing)}
-    write_atomically(store.folder / "run.json", json.dumps(record, indent=2) + "\n")
+    _write_record(store, loaded, source, cells, engine, device, seconds=time.perf_counter() - began)
     if len(failures) == len(cells):
         return Run(store.folder, pd.DataFrame(), len(missing), 0, tuple(failures), (store.folder / "run.json",))
     table, table_file = write_table(store.folder)
@@ -90,29 +90,36 @@ def _keep(store: Store, outcome: Outcome) -> None:
         store.save(outcome.cell, outcome.rows, outcome.seconds)
 
 
-def _record(suite: Suite, source: Path, cells: Sequence[Cell], store: Store, engine: str) -> dict[str, Any]:
-    """Return what run.json says: enough to know what was run, on what, and to run it again."""
-    return {
+def _write_record(
+    store: Store,
+    suite: Suite,
+    source: Path,
+    cells: Sequence[Cell],
+    engine: str,
+    device: str,
+    seconds: float | None = None,
+) -> None:
+    """Write run.json, at the start and at the end of a run: what was run, on what, and how to run it again."""
+    record = {
         "suite": suite.model_dump(mode="json"),
         "source": source.name,
-        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "finished_at": None if seconds is None else datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "commit": commit(source.parent),
+        "commit": commit(Path(__file__).parent),
         "engine": engine,
+        "device": str(pick_device(device)),
         "versions": {"python": platform.python_version(), **versions()},
         "machine": {"system": platform.system(), "processor": platform.machine()},
-        "cells": [
-            {
-                "id": cell.id,
-                "label": cell.label,
-                "names": cell.names,
-                "settings": cell.settings,
-                "status": "finished" if store.has(cell) else "failed",
-                "seconds": store.seconds(cell),
-            }
-            for cell in cells
-        ],
+        "timings": {"run_seconds": seconds and round(seconds, 3)},
+        "cells": [_cell_record(cell, store) for cell in cells],
     }
+    write_atomically(store.folder / "run.json", json.dumps(record, indent=2, default=str) + "\n")
+
+
+def _cell_record(cell: Cell, store: Store) -> dict[str, Any]:
+    status = "finished" if store.has(cell) else "failed" if store.has_failed(cell) else "unfinished"
+    words = {"id": cell.id, "label": cell.label, "names": cell.names, "settings": cell.settings}
+    return {**words, "status": status, "seconds": store.seconds(cell)}
 
 
 def versions() -> dict[str, str]:

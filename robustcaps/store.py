@@ -67,7 +67,7 @@ class Store:
     def has(self, cell: Finished) -> bool:
         """Return whether the cell is finished and its file is whole."""
         try:
-            return META in (pq.read_schema(self._file(cell.id)).metadata or {})
+            return META in (pq.read_table(self._file(cell.id)).schema.metadata or {})
         except (OSError, pa.ArrowException):
             return False
 
@@ -75,7 +75,7 @@ class Store:
         """Keep a finished cell and forget an earlier failure."""
         meta = {"id": cell.id, "settings": cell.settings, "names": cell.names, "seconds": round(seconds, 3)}
         table = pa.Table.from_pandas(rows, preserve_index=False)
-        table = table.replace_schema_metadata({**(table.schema.metadata or {}), META: json.dumps(meta)})
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), META: json.dumps(meta, default=str)})
         buffer = io.BytesIO()
         pq.write_table(table, buffer, compression="zstd")
         write_atomically(self._file(cell.id), buffer.getvalue())
@@ -84,7 +84,7 @@ class Store:
     def save_failure(self, cell: Computed, trace: str) -> None:
         """Keep the traceback of a cell that failed; it is tried again by the next run."""
         failure = {"id": cell.id, "cell": cell.label, "settings": cell.settings, "traceback": trace}
-        write_atomically(self._failure(cell.id), json.dumps(failure, indent=2))
+        write_atomically(self._failure(cell.id), json.dumps(failure, indent=2, default=str))
 
     def rows(self, cells: Iterable[Finished]) -> pd.DataFrame:
         """Return the rows of those of the cells that are finished, under their present names."""
@@ -92,6 +92,10 @@ class Store:
             pq.read_table(self._file(cell.id)).to_pandas().assign(**cell.names) for cell in cells if self.has(cell)
         ]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    def has_failed(self, cell: Finished) -> bool:
+        """Return whether the last try at a cell failed."""
+        return self._failure(cell.id).exists()
 
     def seconds(self, cell: Finished) -> float | None:
         """Return how long a finished cell took."""

@@ -26,6 +26,7 @@ def _as_list(value: object) -> object:
     return value if value is None or isinstance(value, list) else [value]
 
 
+LARGEST_SEED = 2**31 - 1
 Eps = Annotated[float, BeforeValidator(_finite_number)]
 Sweep = Annotated[list[Eps], Field(min_length=1)]
 
@@ -88,7 +89,7 @@ class Suite(BaseModel):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     title: str = ""
-    seeds: list[Annotated[int, Field(ge=0)]] = Field(default=[0], min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, le=LARGEST_SEED)]] = Field(default=[0], min_length=1)
     batch_size: Annotated[int, Field(ge=1)] = 64
     data: list[DataSpec] = Field(min_length=1)
     models: list[ModelSpec] = Field(min_length=1)

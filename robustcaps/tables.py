@@ -47,7 +47,7 @@ def markdown(table: pd.DataFrame, goal: str) -> str:
     low, high = (part[f"{rate}{end}"] for end in ("_low", "_high"))
     percents = zip(part[rate] * 100, low * 100, high * 100, strict=True)
     text = [f"{value:.1f} ({below:.0f}-{above:.0f})" for value, below, above in percents]
-    names = ["data", "model", "attack"]
+    names = ["data", "model", "attack", *(name for name in ("norm", "unit") if len(part[name].unique()) > 1)]
     grid = part.assign(text=text).pivot_table(index=names, columns="eps", values="text", aggfunc="first", sort=False)
     lines = [[*map(str, index), *line] for index, line in zip(grid.index, grid.fillna("").to_numpy(), strict=True)]
     head = [*names, *(f"{eps:g}" for eps in grid.columns)]

@@ -14,9 +14,10 @@ from robustcaps.attacks.base import Attack
 from robustcaps.data import load_data
 from robustcaps.data.base import Data, Progress
 from robustcaps.devices import pick_device
+from robustcaps.errors import UserError
 from robustcaps.models.zoo import build_model, load_model
 from robustcaps.registry import DATASETS, MODELS, load_plugin
-from robustcaps.suite import AttackSpec, DataSpec, ModelSpec
+from robustcaps.suite import AttackSpec, DataSpec, ModelSpec, Spec
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ class Workshop:
 
     def data(self, spec: DataSpec, progress: Progress | None = None) -> Data:
         """Return the dataset of a spec."""
+        _refuse(spec, "dataset", ("data_dir", "progress"))
 
         def make() -> Data:
             return load_data(
@@ -54,29 +56,58 @@ class Workshop:
                 **spec.options,
             )
 
-        return self._once(("data", spec.model_dump_json()), make)
+        return self._once(Data, ("dataset", spec.use, spec.model_dump_json(exclude={"name"})), make)
 
     def model(self, spec: ModelSpec, data: DataSpec) -> nn.Module:
         """Return the model of a spec for a dataset: the zoo's with trained weights, or a plugin's as it builds it."""
+        _refuse(spec, "model", ("data", "device", "seed", "classes", "channels", "size"))
         device = pick_device(self.setting.device)
         DATASETS.entry(data.use)
 
         def make() -> nn.Module:
-            if spec.weights is None and not MODELS.entry(spec.use.partition(":")[0]).built_in:
-                loaded = self.data(data)
-                sizes = {"classes": loaded.classes, "channels": loaded.channels, "size": loaded.size}
-                return build_model(spec.use, **sizes, **spec.options).to(device).eval()
-            return load_model(spec.use, data=data.use, weights=spec.weights, device=str(device), **spec.options)
+            if self.has_card(spec):
+                return load_model(spec.use, data=data.use, weights=spec.weights, device=str(device), **spec.options)
+            loaded = self.data(data)
+            sizes = {"classes": loaded.classes, "channels": loaded.channels, "size": loaded.size}
+            return build_model(spec.use, **sizes, **spec.options).to(device).eval()
 
-        return self._once(("model", spec.model_dump_json(), data.use), make)
+        kind: type[nn.Module] = nn.Module
+        return self._once(
+            kind, ("model", spec.use, spec.model_dump_json(exclude={"name"}), data.model_dump_json()), make
+        )
+
+    def has_card(self, spec: ModelSpec) -> bool:
+        """Return whether the weights come from a file with a card, not from a plugin that makes its own."""
+        return spec.weights is not None or MODELS.entry(spec.use.partition(":")[0]).built_in
 
     def attack(self, spec: AttackSpec) -> Attack:
         """Return the attack of a spec, with its budgets and its aim."""
-        fields = spec.model_dump(include={"eps", "norm", "unit", "goal", "target"})
-        return load_attack(spec.use, name=spec.label, **fields, **spec.options)
 
-    def _once(self, key: tuple[str, ...], make: Callable[[], T]) -> T:
+        def make() -> Attack:
+            fields = spec.model_dump(include={"eps", "norm", "unit", "goal", "target"})
+            return load_attack(spec.use, name=spec.label, **fields, **spec.options)
+
+        kind: type[Attack] = Attack  # type: ignore[type-abstract]
+        return self._once(kind, ("attack", spec.use, spec.model_dump_json()), make)
+
+    def _once(self, kind: type[T], key: tuple[str, ...], make: Callable[[], T]) -> T:
+        """Make a thing at the first call; whatever a plugin's factory raises or returns wrongly is named."""
         if key not in self.made:
-            self.made[key] = make()
+            try:
+                made = make()
+            except UserError:
+                raise
+            except Exception as error:
+                raise UserError(f"{key[0]} '{key[1]}' cannot be made: {type(error).__name__}: {error}") from error
+            if not isinstance(made, kind):
+                raise UserError(f"{key[0]} '{key[1]}' is a {type(made).__name__}, not a {kind.__name__}.")
+            self.made[key] = made
         thing: T = self.made[key]
         return thing
+
+
+def _refuse(spec: Spec, kind: str, names: tuple[str, ...]) -> None:
+    """Refuse options that the harness sets itself."""
+    for name in names:
+        if name in spec.options:
+            raise UserError(f"{kind} '{spec.use}': '{name}' is no option; the harness sets it.")

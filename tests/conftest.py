@@ -32,6 +32,7 @@ def dots(*, split, limit, data_dir, progress, classes: int = 3):
 @rc.model("levels")
 def levels(*, classes, channels, size, sharpness: float = 40.0):
     """Tells the classes of 'dots' by their brightness."""
+    1 / sharpness
     model = nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, classes))
     with torch.no_grad():
         centre = torch.tensor([0.275 + 0.2 * k for k in range(classes)])

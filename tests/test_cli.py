@@ -14,6 +14,7 @@ import pytest
 
 from robustcaps.cli import main
 from robustcaps.models.zoo import WEIGHTS
+from robustcaps.runner import run
 
 
 def digest_of_files(folder: Path, pattern: str) -> dict[str, tuple[int, bytes]]:
@@ -50,7 +51,8 @@ def test_a_run_leaves_everything_and_a_second_one_computes_nothing(cli, suite, p
     record = json.loads((out / "run.json").read_text())
     assert len(record["cells"]) == 10 and all(cell["status"] == "finished" for cell in record["cells"])
     assert {"python", "torch", "robustcaps"} <= set(record["versions"]) and record["suite"]["seeds"] == [0, 1]
-    assert {"weights", "data"} <= set(record["cells"][0]["settings"]["digests"])
+    settings = record["cells"][0]["settings"]
+    assert all(len(settings[part]["digest"]) == 64 for part in ("model", "data"))
     assert record["timings"]["run_seconds"] > 0 and "commit" in record
 
     table = pd.read_csv(out / "table.csv")
@@ -111,11 +113,13 @@ def test_kill_at_any_moment_and_run_again_gives_the_same_table(cli, suite, plugi
     assert (tmp_path / "o" / "table.csv").read_bytes() == (tmp_path / "whole" / "table.csv").read_bytes()
 
 
-def test_a_damaged_cell_is_computed_again(cli, suite, plugin, tmp_path):
+@pytest.mark.parametrize("damage", ["cut", "zeroed"])
+def test_a_damaged_cell_is_computed_again(cli, suite, plugin, tmp_path, damage):
     cli("run", suite, "--plugin", plugin, "--out", "o")
     table = (tmp_path / "o" / "table.csv").read_bytes()
     victim = next((tmp_path / "o" / "cells").glob("*.parquet"))
-    victim.write_bytes(victim.read_bytes()[:100])
+    content = victim.read_bytes()
+    victim.write_bytes(content[:100] if damage == "cut" else content[:40] + bytes(200) + content[240:])
     again = cli("run", suite, "--plugin", plugin, "--out", "o")
     assert again.returncode == 0 and "9 of 10 cells are finished already" in again.stdout
     assert (tmp_path / "o" / "table.csv").read_bytes() == table
@@ -125,7 +129,8 @@ def test_a_failing_cell_does_not_stop_the_others(cli, suite, plugin, tmp_path):
     suite.write_text(suite.read_text() + '\n[[attacks]]\nuse = "broken"\neps = [0.1]\n')
     result = cli("run", suite, "--plugin", plugin, "--out", "o")
     assert result.returncode == 1
-    assert "2 cells failed" in result.stdout and "RuntimeError: no luck" in result.stdout and "Retry" in result.stdout
+    assert "2 cells failed" in result.stdout and "RuntimeError: no luck" in result.stdout
+    assert "Retry" in result.stdout
     failures = list((tmp_path / "o" / "cells").glob("*.failed.json"))
     assert len(failures) == 2
     assert "Traceback" in json.loads(failures[0].read_text())["traceback"]
@@ -158,6 +163,16 @@ def test_ray_gives_the_same_table(cli, suite, plugin, tmp_path):
     for engine in ("local", "ray"):
         assert cli("run", suite, "--plugin", plugin, "--out", engine, "--engine", engine).returncode == 0
     assert (tmp_path / "ray" / "table.csv").read_bytes() == (tmp_path / "local" / "table.csv").read_bytes()
+
+
+def test_a_plugin_may_be_given_again_and_old_figures_go(suite, plugin, tmp_path):
+    run(suite, tmp_path / "o", plugins=[plugin])
+    assert (tmp_path / "o" / "figures" / "targeted.svg").exists()
+    suite.write_text(suite.read_text().partition('[[attacks]]\nuse = "fgsm"\nname')[0])
+    again = run(suite, tmp_path / "o", plugins=[plugin])
+    assert again.computed == 0 and again.reused == 8
+    assert not (tmp_path / "o" / "figures" / "targeted.svg").exists()
+    assert "Success of targeted" not in (tmp_path / "o" / "report.html").read_text()
 
 
 def test_check_says_what_would_be_done(cli, suite, plugin, tmp_path):
@@ -198,6 +213,11 @@ BAD_CALLS = {
         "weights of another model: its card says 'cnn-small:a', not 'cnn'",
     ),
     "weights that are none": (["attack", "cnn", "fgsm", "--weights", __file__], "not a whole safetensors file"),
+    "no such target": (["attack", "cnn", "fgsm", "--goal", "targeted", "--target", "²"], "unknown class '²'"),
+    "huge eps": (["attack", "cnn", "fgsm", "--eps", "1e39"], "eps: must not be above"),
+    "device without numbers": (["attack", "cnn", "fgsm", "--device", "meta"], "device 'meta' is not available here"),
+    "no folder for rows": (["attack", "cnn", "fgsm", "--rows", "no/rows.csv"], "--rows no/rows.csv: there is no such"),
+    "no empty folder": (["data", "export", "."], "choose an empty folder"),
     "unknown engine": (["run", "tiny.toml", "--engine", "rey"], "unknown engine 'rey'. Did you mean 'ray'?"),
     "unknown device": (["attack", "cnn", "fgsm", "--device", "gpu9"], "device 'gpu9' is not available here"),
     "no plugin": (["list", "--plugin", "mine.py"], "plugin mine.py: no such file."),

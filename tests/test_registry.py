@@ -27,8 +27,10 @@ def test_names_are_found_or_offered():
         registry.entry("aple")
     with pytest.raises(UserError, match=r"unknown fruit 'xyz'\. Choose from: apple, pear\."):
         registry.entry("xyz")
+    registry.add("apple", lambda: "renewed by the same module")
+    assert registry.entry("apple").factory() == "renewed by the same module"
     with pytest.raises(UserError, match="fruit 'apple' is registered already"):
-        registry.add("apple", lambda: "another")
+        registry.add("apple", dict)
 
 
 def test_options_come_from_the_signature():
@@ -51,7 +53,12 @@ def test_nothing_near_lists_the_choices():
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "no such file"), ("1 +", "SyntaxError"), ("import nothing_of_this_name", "ModuleNotFoundError")],
+    [
+        (None, "no such file"),
+        ("1 +", "SyntaxError"),
+        ("exit()", "SystemExit"),
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+    ],
 )
 def test_broken_plugins_are_named(tmp_path, content, message):
     path = tmp_path / "mine.py"

@@ -51,6 +51,14 @@ def test_every_benchmark_is_valid(cli, suite):
     assert "fine." in result.stdout
 
 
+def test_check_refuses_images_that_a_model_was_not_built_for(cli, tmp_path):
+    suite = tmp_path / "stereo.toml"
+    suite.write_text((BENCHMARKS / "quick.toml").read_text().replace("limit = 200", 'limit = 10\neyes = "both"'))
+    result = cli("check", suite)
+    assert result.returncode == 2
+    assert "models[0]: it was built for 1 channels of 32 pixels, 5 classes; 'toys' has 2 channels" in result.stderr
+
+
 @pytest.mark.slow
 def test_the_quick_benchmark_runs(cli, tmp_path):
     result = cli("run", BENCHMARKS / "quick.toml", "--out", "o")

@@ -55,6 +55,22 @@ MISTAKES = {
         GOOD.replace('use = "levels"', 'use = "cnn"\nweights = "none.safetensors"'),
         "none.safetensors: cannot be read: No such file",
     ),
+    "reserved model option": (
+        GOOD.replace('"levels"', '"levels"\nclasses = 3'),
+        "x.toml: models[0]: model 'levels': 'classes' is no option",
+    ),
+    "reserved data option": (
+        GOOD.replace('"dots"', '"dots"\ndata_dir = "here"'),
+        "x.toml: data[0]: dataset 'dots': 'data_dir' is no option",
+    ),
+    "same name": (
+        GOOD + '[[attacks]]\nuse = "fgsm"\neps = [0.1]\nloss = "margin"\n',
+        "x.toml: two different cells are called 'levels / dots / fgsm'; give one attack or model a name",
+    ),
+    "factory fails": (
+        GOOD.replace('"levels"', '"levels"\nsharpness = 0').replace('"fgsm"', '"fgsm"'),
+        "x.toml: models[0]: model 'levels' cannot be made: ZeroDivisionError",
+    ),
     "limit": (GOOD.replace('"dots"', '"dots"\nlimit = 0'), "x.toml: data[0].limit: input should be greater than"),
 }
 
@@ -103,6 +119,7 @@ def test_ids_change_with_what_rows_rest_on_and_not_with_names(tmp_path, suite, p
     assert ids(text) == first
     assert ids(text.replace('name = "blunt"', 'name = "dull"').replace("seeds", "batch_size = 7\nseeds")) == first
     assert not set(ids(text.replace("limit = 30", "limit = 31"))) & set(first)
+    assert ids(text.replace("eps = [0.0, 0.02, 0.05, 0.1]", "eps = [0.1, 0.02, 0.0, 0.05]\nloss = 'ce'")) == first
     changed = ids(text.replace("steps = 3", "steps = 4"))
     assert [new == old for new, old in zip(changed, first, strict=True)] == [True, True, False, False, True] * 2
     sharper = ids(text.replace("sharpness = 10.0", "sharpness = 11.0"))

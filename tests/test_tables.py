@@ -49,6 +49,19 @@ def test_markdown_has_a_row_per_curve_and_a_column_per_eps():
     assert len(lines) == 4
 
 
+def test_markdown_keeps_norms_apart():
+    both = pd.concat([sweep("untargeted"), sweep("untargeted").assign(norm="l2", accuracy=0.1)])
+    lines = markdown(both, "untargeted").splitlines()
+    assert lines[0].startswith("| data | model | attack | norm | 0 |") and len(lines) == 6
+    assert sum("10.0" in line for line in lines) == 2
+
+
+def test_figures_have_a_colour_for_every_model():
+    many = pd.concat([sweep("untargeted").assign(model=f"m{k}") for k in range(12)])
+    ((_, figure),) = draw_all(many.assign(norm="l2"), published=True)
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 12  # and no published curve: they are linf
+
+
 def test_order_is_kept_and_violations_are_counted():
     frame = pd.concat(
         [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from robustcaps.attacks.norms import NORMS, Norm, NormName
 from robustcaps.errors import UserError, did_you_mean
 
 Unit = Literal["pixel", "std"]
+
+LARGEST = 1e6
+"""No image is farther from another; beyond it float32 would overflow."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Budget:
     def __post_init__(self) -> None:
         if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or not math.isfinite(self.eps):
             raise UserError(f"eps: must be a finite number, not {self.eps!r}.")
+        if self.eps > LARGEST:
+            raise UserError(f"eps: must not be above {LARGEST:g}, but is {self.eps}.")
         if self.eps < 0:
             raise UserError(f"eps: must not be negative, but is {self.eps}.")
         if self.norm not in NORMS:
@@ -48,7 +54,14 @@ class Budget:
 
 def budgets(eps: float | Sequence[float], norm: NormName = "linf", unit: Unit = "pixel") -> tuple[Budget, ...]:
     """Return one budget per eps, smallest first, each eps once."""
-    values = [eps] if isinstance(eps, (int, float)) else list(eps)
+    several = not isinstance(eps, numbers.Real) and getattr(eps, "ndim", 1) > 0
+    values: list[Any] = list(cast("Sequence[float]", eps)) if several else [eps]
     if not values:
         raise UserError("eps: the list is empty; give at least one number.")
-    return tuple(sorted({Budget(value, norm, unit) for value in values}, key=lambda budget: budget.eps))
+    made = {Budget(_plain(value), norm, unit) for value in values}
+    return tuple(sorted(made, key=lambda budget: budget.eps))
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy's and torch's numbers as Python's; what is no number stays, to be refused."""
+    return value if isinstance(value, bool) or not hasattr(value, "__float__") else float(value)

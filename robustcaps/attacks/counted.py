@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from robustcaps.errors import UserError
-from robustcaps.models.base import Classifier, Reading
+from robustcaps.models.base import CapsuleClassifier, Classifier, Reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +45,16 @@ class CountedModel(nn.Module):
     def read(self, images: Tensor) -> Reading:
         """Return logits and scores from one pass; only zoo models know their scores."""
         return self._zoo("scores").read(self._book(images))
+
+    def scores(self, images: Tensor) -> Tensor:
+        """Return the paper's class scores and book the pass."""
+        return self.read(images).scores
+
+    def votes(self, images: Tensor) -> Tensor:
+        """Return the votes for the class capsules and book the pass; only capsule networks have them."""
+        if not isinstance(self.model, CapsuleClassifier):
+            raise UserError(f"model {type(self.model).__name__} has no votes: it is no capsule network.")
+        return self.model.votes(self._book(images))
 
     def training_loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return the loss (n,) that the model was trained on, with its schedules at their end."""

@@ -18,7 +18,9 @@ from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS
 
 Steps = Annotated[int, Field(ge=1, description="gradient steps")]
-StepShare = Annotated[float | None, Field(gt=0, le=1, description="step size as a share of eps; default 2 / steps")]
+StepShare = Annotated[
+    float | None, Field(gt=0, le=1, description="step size as a share of eps; default: enough to cross the ball")
+]
 Restarts = Annotated[int, Field(ge=1, description="independent random starts; the first that succeeds is kept")]
 EarlyStop = Annotated[bool, Field(description="stop on a sample as soon as an iterate reaches the goal")]
 
@@ -74,7 +76,7 @@ class Iterative(Attack):
     ) -> None:
         self.loss = LOSSES[loss]
         self.steps = steps
-        self.step = min(1.0, 2.0 / steps) if step is None else step
+        self.step = _default_step(steps, random_start=random_start) if step is None else step
         self.randomised = random_start
         self.restarts = restarts
         self.passes = 1.0 + 3.0 * steps * restarts
@@ -108,7 +110,10 @@ class Iterative(Attack):
         for _ in range(self.steps):
             at = current[active]
             _, gradient, logits = value_and_gradient(self.loss, model.select(active), at, goal.select(active))
-            if self.early_stop and logits is not None:
+            if self.early_stop:
+                if logits is None:
+                    with torch.no_grad():
+                        logits = model.select(active)(at)
                 going = ~goal.select(active).reached(logits.argmax(1))
                 active, at, gradient = active[going], at[going], gradient[going]
             if len(active) == 0:
@@ -117,6 +122,11 @@ class Iterative(Attack):
             inside = images[active] + ball.project(moved - images[active], radius[active])
             current[active] = inside.clamp(0.0, 1.0)
         return current
+
+
+def _default_step(steps: int, *, random_start: bool) -> float:
+    """Return the step size as a share of eps: enough to cross the ball, and from a random start to come back again."""
+    return min(1.0, max(2.5 / steps, 0.1) if random_start else 2.0 / steps)
 
 
 @ATTACKS.register("fgsm")

@@ -42,33 +42,62 @@ def _wrong_kind(proposal: Any, images: Tensor) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What an attack must leave alone, as it was before: the model, its inputs, the global random generators."""
+    """What an attack must leave alone, as it was before: the model, its inputs, global random and gradient state."""
 
     model: nn.Module
+    structure: list[tuple[nn.Module, dict[str, dict[Any, Any]]]]
+    """Each module with copies of its tables of children, parameters, buffers and hooks."""
+    forwards: list[tuple[nn.Module, Any]]
+    """Each module with the `forward` that was set on it, if any."""
     state: dict[str, Tensor]
     modes: dict[str, bool]
     gradients: dict[str, bool]
     generators: tuple[Any, ...]
+    grad_mode: bool
     inputs: tuple[tuple[Tensor, Tensor], ...]
     """What an attack is given, and what it must still be equal to."""
 
     @classmethod
     def take(cls, model: nn.Module, *inputs: tuple[Tensor, Tensor]) -> Snapshot:
-        """Remember a model, the generators, and pairs (what the attack is given, the original)."""
+        """Remember a model, the global state, and pairs (what the attack is given, the original)."""
         return cls(
             model=model,
-            inputs=inputs,
+            structure=[(module, _tables(module)) for module in model.modules()],
+            forwards=[(module, vars(module).get("forward")) for module in model.modules()],
             state={name: tensor.detach().clone() for name, tensor in _state(model).items()},
             modes={name: module.training for name, module in model.named_modules()},
             gradients={name: parameter.requires_grad for name, parameter in model.named_parameters()},
             generators=_generators(),
+            grad_mode=torch.is_grad_enabled(),
+            inputs=inputs,
         )
 
     def restore(self) -> str:
         """Put everything back as it was and return the name of what an attack had changed, '' for nothing."""
-        model = [self._restore_state(), self._restore_gradients(), self._restore_modes()]
-        changes = [*model, self._restore_inputs(), self._restore_generators()]
+        model = [self._restore_structure(), self._restore_state(), self._restore_gradients(), self._restore_modes()]
+        changes = [*model, self._restore_inputs(), self._restore_generators(), self._restore_grad_mode()]
         return next(filter(None, changes), "")
+
+    def _restore_structure(self) -> str:
+        changed = ""
+        for module, tables in self.structure:
+            for name, before in tables.items():
+                now = vars(module)[name]
+                if not _same_table(now, before, by_value=name != "_buffers"):
+                    changed = "changed-structure"
+                    now.clear()
+                    now.update(before)
+        for module, before in self.forwards:
+            if vars(module).get("forward") is not before:
+                changed = "changed-structure"
+                del module.forward
+        return changed
+
+    def _restore_grad_mode(self) -> str:
+        if torch.is_grad_enabled() == self.grad_mode:
+            return ""
+        torch.set_grad_enabled(self.grad_mode)
+        return "changed-grad-mode"
 
     def _restore_state(self) -> str:
         changed = {n: t for n, t in _state(self.model).items() if n in self.state and not _same(t, self.state[n])}
@@ -94,6 +123,10 @@ class Snapshot:
         changed = [pair for pair in self.inputs if not _same(pair[0].detach(), pair[1])]
         for given, original in changed:
             given.data.copy_(original)
+        for given, _ in self.inputs:
+            given.grad = None  # or the gradients of one budget would be added to the next one's
+            if given.requires_grad:
+                given.requires_grad_(False)  # noqa: FBT003
         return "changed-inputs" if changed else ""
 
     def _restore_generators(self) -> str:
@@ -110,6 +143,18 @@ def _same(now: Tensor, before: Tensor) -> bool:
     if now.shape != before.shape or now.dtype != before.dtype:
         return False
     return torch.equal(now, before) or bool(torch.allclose(now, before, rtol=0, atol=0, equal_nan=True))
+
+
+def _tables(module: nn.Module) -> dict[str, dict[Any, Any]]:
+    """Return copies of a module's own tables: _modules, _parameters, _buffers and those of its hooks."""
+    tables = {name: table for name, table in vars(module).items() if isinstance(table, dict)}
+    wanted = {"_modules", "_parameters", "_buffers"}
+    return {name: dict(table) for name, table in tables.items() if name in wanted or name.endswith("hooks")}
+
+
+def _same_table(now: dict[Any, Any], before: dict[Any, Any], *, by_value: bool) -> bool:
+    """Compare tables by their keys and, if `by_value`, by what they hold (a model may renew its own buffers)."""
+    return list(now) == list(before) and (not by_value or all(now[key] is before[key] for key in before))
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:

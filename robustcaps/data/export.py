@@ -25,6 +25,8 @@ def export_toys(
         raise UserError(f"toys: limit must be at least 1, not {limit}.")
     count = min(limit or SAMPLES, SAMPLES)
     folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: is there already; choose an empty folder, so that nothing is overwritten.")
     folder.mkdir(parents=True, exist_ok=True)
     digests: dict[str, Digest] = {}
     for position, split in enumerate(("test", "train")):

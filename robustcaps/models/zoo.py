@@ -61,6 +61,13 @@ def load_weights(path: Path, *, model: str = "", tag: str = "", **options: Any) 
     return network.eval().requires_grad_(requires_grad=False)
 
 
+def trained_options(name: str, *, data: str, weights: Path | str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all options that `load_model` would build a model with: its card's, and those given over them."""
+    model, _, tag = name.partition(":")
+    path = find_shipped(model, tag, data) if weights is None else Path(weights)
+    return model_options(model, {**read_card(card_file(path)).options, **options})
+
+
 def shipped() -> list[Card]:
     """Return the cards of all shipped weights, in order of data, model and tag."""
     cards = [read_card(path) for path in WEIGHTS.glob("*/*.json")]

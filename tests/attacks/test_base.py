@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +22,8 @@ MISTAKES = [
     ({"use": "bim"}, "eps: missing"),
     ({"use": "bim", "eps": []}, "eps: the list is empty"),
     ({"use": "bim", "eps": -0.1}, "eps: must not be negative"),
+    ({"use": "bim", "eps": 1e39}, "eps: must not be above 1e+06"),
+    ({"use": "bim", "eps": True}, "eps: must be a finite number, not True"),
     ({"use": "bim", "eps": math.nan}, "eps: must be a finite number"),
     ({"use": "bim", "eps": ["much"]}, "eps: must be a finite number, not 'much'"),
     ({"use": "bim", "eps": 0.1, "norm": "l3"}, "norm: unknown norm 'l3'"),
@@ -50,6 +53,8 @@ def test_targets_are_checked_against_the_classes():
 
 def test_budgets_are_sorted_and_unique():
     assert [budget.eps for budget in budgets([0.2, 0.1, 0.2])] == [0.1, 0.2]
+    for number in (np.float32(0.5), np.array(0.5), torch.tensor(0.5), np.array([0.5]), torch.tensor([0.5])):
+        assert budgets(number) == (Budget(0.5),)
     assert Budget(0.5, unit="std").radius(torch.zeros(2, 1, 3, 3)).flatten().tolist() == [0, 0]
 
 
@@ -96,6 +101,8 @@ def test_a_function_plugin_has_typed_options_and_its_own_draws(network, network_
         rc.load_attack("jitter", eps=0.1, strength="lots")
     with pytest.raises(UserError, match="'jitter' cannot be targeted"):
         rc.load_attack("jitter", eps=0.1, goal="targeted")
+    rc.attack("jitter")(jitter)  # a notebook cell that is run again
+    jitter.__module__ = "another"
     with pytest.raises(UserError, match="attack 'jitter' is registered already"):
         rc.attack("jitter")(jitter)
 

@@ -73,10 +73,13 @@ def test_every_goal_is_pursued(network, network_data):
     assert every[every["eps"] == 0.3]["fooled"].mean() > 0.5
 
 
-def test_more_effort_is_never_weaker(network, network_data):
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.05), ("l2", 0.3)])
+def test_more_effort_is_never_weaker(network, network_data, norm, eps):
     accuracy = {}
     for name, options in {"fgsm": {}, "bim": {"steps": 20}, "pgd": {"steps": 20, "restarts": 3}}.items():
-        accuracy[name] = 1 - evaluate(network, network_data, load_attack(name, eps=0.05, **options))["fooled"].mean()
+        accuracy[name] = (
+            1 - evaluate(network, network_data, load_attack(name, eps=eps, norm=norm, **options))["fooled"].mean()
+        )
     assert accuracy["pgd"] <= accuracy["bim"] <= accuracy["fgsm"] < 1
 
 
@@ -96,8 +99,17 @@ def test_seeds_matter_only_to_random_attacks(network, network_data):
         assert (not first.drop(columns="seed").equals(second.drop(columns="seed"))) == random == attack.randomised
 
 
+def test_every_loss_stops_early(network_data):
+    for loss in LOSSES:
+        counts = {}
+        for early in (True, False):
+            attack = load_attack("bim", eps=0.3, loss=loss, early_stop=early)
+            counts[early] = evaluate(Saturating(), network_data, attack)["backwards"].sum()
+        assert counts[True] < counts[False], loss
+
+
 class Saturating(Classifier):
-    """Scores that are flat squashed logits, and a training loss with a margin."""
+    """Scores that are squashed logits, and a training loss with a margin."""
 
     def __init__(self):
         super().__init__(classes=3, channels=1, size=8)
@@ -110,7 +122,7 @@ class Saturating(Classifier):
         return Reading(logits=logits, scores=torch.sigmoid(logits))
 
     def training_loss(self, images, labels, progress=1.0):
-        return torch.relu(0.5 - self.scores(images).gather(1, labels[:, None])[:, 0])
+        return torch.relu(1.5 - self.scores(images).gather(1, labels[:, None])[:, 0])
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -95,6 +95,37 @@ def draws_from_python(model, images, labels, eps):
     return noisy(images)
 
 
+def hooks_the_output(model, images, labels, eps):
+    model.model.register_forward_hook(lambda module, inputs, output: -output)
+    return images
+
+
+def hooks_a_layer(model, images, labels, eps):
+    model.model[5].register_forward_pre_hook(lambda module, inputs: (-inputs[0],))
+    return images
+
+
+def replaces_forward(model, images, labels, eps):
+    model.model.forward = lambda batch: -torch.ones(len(batch), 3)
+    return images
+
+
+def swaps_a_layer(model, images, labels, eps):
+    model.model[5] = torch.nn.Linear(4 * 6 * 6, 3)
+    torch.manual_seed(0)
+    return images
+
+
+def adds_a_parameter(model, images, labels, eps):
+    model.model.extra = torch.nn.Parameter(torch.zeros(3))
+    return noisy(images)
+
+
+def turns_off_autograd(model, images, labels, eps):
+    torch.set_grad_enabled(False)
+    return noisy(images)
+
+
 CATALOGUE = {
     out_of_ball: "outside-ball",
     out_of_box: "outside-box",
@@ -109,6 +140,12 @@ CATALOGUE = {
     edits_buffers: "changed-buffers",
     turns_on_training: "changed-mode",
     turns_off_gradients: "changed-requires-grad",
+    hooks_the_output: "changed-structure",
+    hooks_a_layer: "changed-structure",
+    replaces_forward: "changed-structure",
+    swaps_a_layer: "changed-structure",
+    adds_a_parameter: "changed-structure",
+    turns_off_autograd: "changed-grad-mode",
     seeds_torch: "changed-global-rng",
     draws_from_numpy: "changed-global-rng",
     draws_from_python: "changed-global-rng",
@@ -118,6 +155,7 @@ CATALOGUE = {
 @pytest.mark.parametrize(("cheat", "violation"), CATALOGUE.items(), ids=lambda item: getattr(item, "__name__", item))
 def test_cheats_are_caught_by_name_and_change_nothing(network, network_data, cheat, violation):
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    logits = network(network_data.images)
     generators = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
     rows = evaluate(network, network_data, FunctionAttack(cheat, {}).at([0.1, 0.2]), batch_size=10)
     attacked = rows[rows["clean_pred"] == rows["label"]]
@@ -125,6 +163,8 @@ def test_cheats_are_caught_by_name_and_change_nothing(network, network_data, che
     assert not attacked["valid"].any() and not attacked["fooled"].any()
     assert (attacked["adv_pred"] == attacked["clean_pred"]).all() and attacked["linf"].max() == 0
     assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+    assert network.state_dict().keys() == before.keys() and torch.equal(network(network_data.images), logits)
+    assert torch.is_grad_enabled()
     assert not any(module.training for module in network.modules())
     assert all(parameter.requires_grad for parameter in network.parameters())
     assert torch.equal(torch.get_rng_state(), generators[0])
@@ -159,4 +199,7 @@ def test_gradients_left_on_parameters_are_no_violation(network, network_data):
         F.cross_entropy(model(images), labels).backward()
         return (images + eps * images.grad.sign()).clamp(0, 1)
 
-    assert evaluate(network, network_data, FunctionAttack(backward, {}).at(0.1))["valid"].all()
+    together = evaluate(network, network_data, FunctionAttack(backward, {}).at([0.05, 0.1]))
+    alone = evaluate(network, network_data, FunctionAttack(backward, {}).at(0.1))
+    assert together["valid"].all()
+    assert together[together["eps"] == 0.1]["l2"].tolist() == alone["l2"].tolist()  # no gradient is added to the next
