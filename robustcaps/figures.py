@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -44,6 +45,12 @@ def draw_all(table: pd.DataFrame, *, published: bool = False) -> Iterator[tuple[
         swept = part.groupby(["data", "norm", "unit"], sort=False)["eps"].nunique()
         if not part.empty and swept.max() > 1:
             yield curve.name, draw_curves(part, curve, published=published)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure in the format of the path's ending; the same figure always gives the same bytes."""
+    with mpl.rc_context(STYLE):
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else {})
 
 
 def draw_curves(part: pd.DataFrame, curve: Curve, *, published: bool = False) -> Figure:

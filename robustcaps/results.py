@@ -74,7 +74,7 @@ def write_report(out: Path) -> Path:
 
 
 def _write_figures(out: Path, published: bool, formats: tuple[str, ...]) -> Iterator[Path]:
-    from robustcaps.figures import draw_all  # noqa: PLC0415  seaborn takes a second to import
+    from robustcaps.figures import draw_all, save  # noqa: PLC0415  seaborn takes a second to import
 
     folder = out / "figures"
     folder.mkdir(exist_ok=True)
@@ -83,6 +83,5 @@ def _write_figures(out: Path, published: bool, formats: tuple[str, ...]) -> Iter
     for name, figure in draw_all(summarise(read_rows(out)), published=published):
         for ending in formats:
             path = folder / f"{name}.{ending}"
-            metadata = {"Date": None} if ending == "svg" else {}
-            figure.savefig(path, dpi=150, metadata=metadata)
+            save(figure, path)
             yield path

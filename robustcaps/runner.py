@@ -66,7 +66,8 @@ def run(
     store.prepare()
     finished = [cell for cell in cells if store.has(cell)]
     missing = list({cell.id: cell for cell in cells if not store.has(cell)}.values())
-    _write_record(store, loaded, source, cells, engine, device)
+    origin = {"commit": commit(Path(__file__).parent), "engine": engine, "device": str(pick_device(device))}
+    _write_record(store, loaded, source, cells, origin)
     listener.run_started(missing, finished)
     failures = []
     for outcome in carry(missing, workshop, listener):
@@ -74,7 +75,7 @@ def run(
         listener.cell_ended(outcome)
         if outcome.rows is None:
             failures.append(outcome)
-    _write_record(store, loaded, source, cells, engine, device, seconds=time.perf_counter() - began)
+    _write_record(store, loaded, source, cells, origin, seconds=time.perf_counter() - began)
     if len(failures) == len(cells):
         return Run(store.folder, pd.DataFrame(), len(missing), 0, tuple(failures), (store.folder / "run.json",))
     table, table_file = write_table(store.folder)
@@ -95,8 +96,7 @@ def _write_record(
     suite: Suite,
     source: Path,
     cells: Sequence[Cell],
-    engine: str,
-    device: str,
+    origin: dict[str, str | None],
     seconds: float | None = None,
 ) -> None:
     """Write run.json, at the start and at the end of a run: what was run, on what, and how to run it again."""
@@ -105,9 +105,7 @@ def _write_record(
         "source": source.name,
         "finished_at": None if seconds is None else datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "commit": commit(Path(__file__).parent),
-        "engine": engine,
-        "device": str(pick_device(device)),
+        **origin,
         "versions": {"python": platform.python_version(), **versions()},
         "machine": {"system": platform.system(), "processor": platform.machine()},
         "timings": {"run_seconds": seconds and round(seconds, 3)},

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from robustcaps.figures import draw_all
+from robustcaps.figures import draw_all, save
 from robustcaps.published import attack_curves
 from robustcaps.statistics import wilson
 from robustcaps.tables import markdown, summarise, violations
@@ -98,6 +98,15 @@ def test_figures_show_every_curve_with_its_band(published):
         assert axis.lines[0].get_xdata().tolist() == [0.0, 0.1, 0.2]
         assert axis.lines[0].get_ydata().tolist() == [0.5, 0.5, 0.5]
         assert "n = 2" in figure.get_suptitle()
+
+
+def test_a_figure_is_always_the_same_bytes(tmp_path):
+    for name in ("one", "two"):
+        ((_, figure),) = draw_all(sweep("untargeted"))
+        for ending in ("png", "svg"):
+            save(figure, tmp_path / f"{name}.{ending}")
+    for ending in ("png", "svg"):
+        assert (tmp_path / f"one.{ending}").read_bytes() == (tmp_path / f"two.{ending}").read_bytes()
 
 
 def test_a_single_eps_is_no_curve():
