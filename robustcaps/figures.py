@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 
 from robustcaps.published import SOURCE, attack_curves
 
-STYLE: dict[str, Any] = {"font.size": 10, "axes.titlesize": 11, "svg.hashsalt": "robustcaps", "svg.fonttype": "none"}
+STYLE: Any = {"font.size": 10, "axes.titlesize": 11, "svg.hashsalt": "robustcaps", "svg.fonttype": "none"}
 DASHES = ["-", "--", ":", "-."]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 
