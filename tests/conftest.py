@@ -3,14 +3,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from robustcaps.data.base import Data
+from robustcaps.registry import ATTACKS, DATASETS, MODELS, Registry
 
 PLUGIN = '''
 import torch
@@ -101,6 +103,17 @@ def suite(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(SUITE)
     return path
+
+
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """What a test registers in this process is forgotten after it."""
+    kinds: tuple[Registry[Any], ...] = (ATTACKS, DATASETS, MODELS)
+    before = [(kind.names(), dict(kind._entries))[1] for kind in kinds]
+    yield
+    for kind, entries in zip(kinds, before, strict=True):
+        kind._entries.clear()
+        kind._entries.update(entries)
 
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -165,6 +165,7 @@ def test_ray_gives_the_same_table(cli, suite, plugin, tmp_path):
     assert (tmp_path / "ray" / "table.csv").read_bytes() == (tmp_path / "local" / "table.csv").read_bytes()
 
 
+@pytest.mark.usefixtures("registries")
 def test_a_plugin_may_be_given_again_and_old_figures_go(suite, plugin, tmp_path):
     run(suite, tmp_path / "o", plugins=[plugin])
     assert (tmp_path / "o" / "figures" / "targeted.svg").exists()

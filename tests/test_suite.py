@@ -76,15 +76,8 @@ MISTAKES = {
 
 
 @pytest.fixture
-def workshop(plugin):
-    from robustcaps.registry import ATTACKS, DATASETS, MODELS  # noqa: PLC0415
-
-    registries = (ATTACKS, DATASETS, MODELS)
-    before = [(registry.names(), dict(registry._entries)) for registry in registries]
-    yield Workshop(Setting(plugins=(plugin,)))
-    for registry, (_, entries) in zip(registries, before, strict=True):
-        registry._entries.clear()
-        registry._entries.update(entries)
+def workshop(plugin, registries):
+    return Workshop(Setting(plugins=(plugin,)))
 
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES.values(), ids=MISTAKES)

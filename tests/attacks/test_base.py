@@ -11,7 +11,6 @@ from robustcaps.attacks import load_attack
 from robustcaps.attacks.budget import Budget, budgets
 from robustcaps.attacks.goals import Aim
 from robustcaps.errors import UserError
-from robustcaps.registry import ATTACKS
 
 MISTAKES = [
     ({"use": "fgms", "eps": 0.1}, "unknown attack 'fgms'. Did you mean 'fgsm'?"),
@@ -58,17 +57,7 @@ def test_budgets_are_sorted_and_unique():
     assert Budget(0.5, unit="std").radius(torch.zeros(2, 1, 3, 3)).flatten().tolist() == [0, 0]
 
 
-@pytest.fixture
-def registered():
-    """Register for one test only."""
-    ATTACKS.names()
-    before = dict(ATTACKS._entries)
-    yield
-    ATTACKS._entries.clear()
-    ATTACKS._entries.update(before)
-
-
-@pytest.mark.usefixtures("registered")
+@pytest.mark.usefixtures("registries")
 def test_the_plugin_of_the_readme_equals_the_native_attack(network, network_data):
     @rc.attack("my-fgsm")
     def my_fgsm(model, images, labels, eps):
@@ -85,7 +74,7 @@ def test_the_plugin_of_the_readme_equals_the_native_attack(network, network_data
     assert "my-fgsm" in rc.list_attacks("my-*")
 
 
-@pytest.mark.usefixtures("registered")
+@pytest.mark.usefixtures("registries")
 def test_a_function_plugin_has_typed_options_and_its_own_draws(network, network_data):
     @rc.attack("jitter")
     def jitter(model, images, labels, eps, draws, strength: float = 1.0):
