@@ -17,8 +17,7 @@ from robustcaps.data.toys.scene import scenes_of
 
 REPEATS = 5
 MODELS = ("cnn", "cnn-small", "vector-capsnet-small", "vector-capsnet", "matrix-capsnet-small")
-SLOW = {"matrix-capsnet-small": 4}
-"""Batches for networks that have no fast kernels yet; 32 otherwise."""
+BATCH = 32
 SWEEP = [0.01 * k for k in range(1, 11)]
 
 
@@ -39,10 +38,9 @@ def measure_models(console: Console) -> None:
     baseline = 0.0
     for name in MODELS:
         model = rc.build_model(name, classes=5, channels=1, size=32).eval()
-        batch = SLOW.get(name, 32)
-        images = torch.rand(batch, 1, 32, 32, generator=torch.Generator().manual_seed(0))
-        forward = seconds(lambda: _forward(model, images)) / batch * 1e3  # noqa: B023
-        both = seconds(lambda: _both(model, images)) / batch * 1e3  # noqa: B023
+        images = torch.rand(BATCH, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+        forward = seconds(lambda: _forward(model, images)) / BATCH * 1e3  # noqa: B023
+        both = seconds(lambda: _both(model, images)) / BATCH * 1e3  # noqa: B023
         baseline = baseline or both
         grid.add_row(name, f"{forward:.2f}", f"{both:.2f}", f"{both / baseline:.1f} x")
     console.print(grid)
