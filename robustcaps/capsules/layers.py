@@ -31,6 +31,10 @@ EMPTY_LOGIT = -2.0
 """Logit at the start of a capsule that gets no votes, so that empty capsules cannot win."""
 
 
+Schedule = Literal["constant", "rising"]
+"""lambda over the EM iterations: the same in all, or rising in equal steps to its value in the last."""
+
+
 @dataclass(frozen=True)
 class DynamicRules:
     """How dynamic routing is done."""
@@ -47,6 +51,7 @@ class EMRules:
     iterations: int = 3
     competition: Competition = "field"
     variance_floor: float = 0.1
+    schedule: Schedule = "constant"
 
 
 def capsule_grid(features: Tensor, types: int) -> Tensor:
@@ -149,6 +154,14 @@ class MatrixCapsules(nn.Module):
         """Which children each parent sees."""
         return Wiring(windows=self.windows, rivals=self.rivals)
 
+    @property
+    def inverse_temperatures(self) -> Tensor:
+        """lambda_t of each EM iteration (iterations,)."""
+        iterations = self.rules.iterations
+        if self.rules.schedule == "constant":
+            return self.inverse_temperature.expand(iterations)
+        return self.inverse_temperature * torch.linspace(1 / iterations, 1, iterations, device=self.windows.device)
+
     def votes(self, poses: Tensor) -> Tensor:
         """Return the votes (n, positions, types, children, 16) of poses (n, child positions, child types, 16)."""
         return matrix_votes(poses, self.transforms, self.wiring, self.offsets)
@@ -162,7 +175,7 @@ class MatrixCapsules(nn.Module):
             self.wiring,
             beta_a=self.beta_a,
             beta_u=self.beta_u,
-            inverse_temperature=self.inverse_temperature.expand(self.rules.iterations),
+            inverse_temperature=self.inverse_temperatures,
             variance_floor=self.rules.variance_floor,
             competition=self.rules.competition,
             offsets=self.offsets,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from robustcaps.capsules.layers import POSE_SIDE, POSE_SIZE, EMRules, MatrixCapsules, MatrixPrimaryCapsules
+from robustcaps.capsules.layers import POSE_SIDE, POSE_SIZE, EMRules, MatrixCapsules, MatrixPrimaryCapsules, Schedule
 from robustcaps.capsules.losses import margin_loss, spread_loss, spread_margin
 from robustcaps.capsules.routing import Competition, Routed, convolution, everywhere
 from robustcaps.errors import UserError
@@ -33,6 +33,7 @@ FieldCompetition = Annotated[
 ]
 Coordinates = Annotated[bool, Field(description="add a child's place in the image to its votes for the classes")]
 LossName = Literal["spread", "margin", "cross-entropy"]
+LambdaSchedule = Annotated[Schedule, Field(description="lambda over the EM iterations")]
 VarianceFloor = Annotated[float, Field(gt=0, description="added to every sigma^2; a large one softens the assignments")]
 
 
@@ -160,6 +161,7 @@ def matrix_capsnet(
     coordinates: Coordinates = True,
     loss: LossName = "spread",
     variance_floor: VarianceFloor = 0.1,
+    schedule: LambdaSchedule = "constant",
 ) -> MatrixCapsNet:
     """Capsule network of Hinton et al. 2018, EM routing (0.3 M parameters; `filters=256` for CIFAR-10)."""
     return MatrixCapsNet(
@@ -169,7 +171,7 @@ def matrix_capsnet(
         normalise=normalise,
         filters=filters,
         types=types,
-        rules=EMRules(iterations, competition, variance_floor),
+        rules=EMRules(iterations, competition, variance_floor, schedule),
         coordinates=coordinates,
         loss=loss,
     )
@@ -189,6 +191,7 @@ def matrix_capsnet_small(
     coordinates: Coordinates = True,
     loss: LossName = "spread",
     variance_floor: VarianceFloor = 0.1,
+    schedule: LambdaSchedule = "constant",
 ) -> MatrixCapsNet:
     """The small network of Hinton et al. 2018, EM routing (67 K parameters)."""
     return MatrixCapsNet(
@@ -198,7 +201,7 @@ def matrix_capsnet_small(
         normalise=normalise,
         filters=filters,
         types=types,
-        rules=EMRules(iterations, competition, variance_floor),
+        rules=EMRules(iterations, competition, variance_floor, schedule),
         coordinates=coordinates,
         loss=loss,
     )

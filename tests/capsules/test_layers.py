@@ -89,7 +89,12 @@ def test_rules_reach_the_routing():
     poses, activations = matrix_children()
     layer = MatrixCapsules(convolution(5, 3, 2), child_types=4, types=3, rules=EMRules())
     usual = layer(poses, activations).logits
-    for rules in (EMRules(iterations=1), EMRules(competition="position"), EMRules(variance_floor=1.0)):
+    for rules in (
+        EMRules(iterations=1),
+        EMRules(competition="position"),
+        EMRules(variance_floor=1.0),
+        EMRules(schedule="rising"),
+    ):
         layer.rules = rules
         assert not torch.allclose(layer(poses, activations).logits, usual, rtol=1e-3)
 
@@ -122,3 +127,9 @@ def test_parameter_groups_hold_every_parameter_once():
     rates = {id(parameter): group["lr"] for group in layer.parameter_groups(0.01) for parameter in group["params"]}
     expected = {id(layer.transforms): 0.02, id(layer.beta_u): 0.001, id(layer.beta_a): 0.1}
     assert rates == pytest.approx(expected)
+
+
+def test_lambda_rises_to_its_value_in_the_last_iteration() -> None:
+    layer = MatrixCapsules(everywhere(4), child_types=2, types=3, rules=EMRules(iterations=4, schedule="rising"))
+    layer.inverse_temperature.fill_(0.8)
+    assert layer.inverse_temperatures.tolist() == pytest.approx([0.2, 0.4, 0.6, 0.8])
