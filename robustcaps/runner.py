@@ -76,7 +76,7 @@ def run(
         if outcome.rows is None:
             failures.append(outcome)
     _write_record(store, loaded, source, cells, origin, seconds=time.perf_counter() - began)
-    if len(failures) == len(cells):
+    if not any(store.has(cell) for cell in cells):
         return Run(store.folder, pd.DataFrame(), len(missing), 0, tuple(failures), (store.folder / "run.json",))
     table, table_file = write_table(store.folder)
     drawings = write_figures(store.folder)

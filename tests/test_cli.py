@@ -166,6 +166,16 @@ def test_ray_gives_the_same_table(cli, suite, plugin, tmp_path):
 
 
 @pytest.mark.usefixtures("registries")
+def test_a_run_whose_every_cell_fails_says_so(suite, plugin, tmp_path):
+    """One failing cell under two names: there is nothing to show, and that is no mistake of the user's."""
+    head, _, _ = suite.read_text().partition("[[attacks]]")
+    twice = head.replace("sharpness = 10.0\n", "")
+    suite.write_text(twice + '[[attacks]]\nuse = "broken"\neps = [0.1]\n')
+    result = run(suite, tmp_path / "o", plugins=[plugin])
+    assert result.table.empty and len(result.failures) == 1 and result.computed == 1
+
+
+@pytest.mark.usefixtures("registries")
 def test_a_plugin_may_be_given_again_and_old_figures_go(suite, plugin, tmp_path):
     run(suite, tmp_path / "o", plugins=[plugin])
     assert (tmp_path / "o" / "figures" / "targeted.svg").exists()
