@@ -21,8 +21,9 @@ lint: $(READY)           ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-perf: $(READY)           ## speed, measured side by side in one run
-	$(BIN)/python benchmarks/perf/run.py
+perf: $(READY)           ## speed and memory against the textbook, side by side in one run; the README shows its table
+	$(BIN)/python -m benchmarks.perf
+	$(BIN)/python benchmarks/readme.py
 
 results: $(READY)        ## the reference run that the README shows
 	$(BIN)/robustcaps run benchmarks/quick.toml --out results/quick

@@ -43,9 +43,14 @@ def weights() -> str:
     return "\n".join(lines)
 
 
+def perf() -> str:
+    """Return the table that `make perf` wrote."""
+    return (ROOT / "results" / "perf" / "table.md").read_text(encoding="utf-8").rstrip()
+
+
 def filled(readme: str) -> str:
     """Return the README with its sections between `<!-- NAME -->` and `<!-- end -->` made anew."""
-    for name, section in (("results", results()), ("weights", weights())):
+    for name, section in (("results", results()), ("perf", perf()), ("weights", weights())):
         pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
         readme, count = re.subn(pattern, lambda found: found[1] + section + "\n" + found[2], readme, flags=re.DOTALL)  # noqa: B023
         if count != 1:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from robustcaps.data.base import Data
     from robustcaps.errors import UserError
     from robustcaps.evaluation import evaluate
+    from robustcaps.looks.draw import draw_perturbations, draw_reconstructions, draw_vote_distances
+    from robustcaps.looks.reconstruction import perturb_capsule, reconstruct
+    from robustcaps.looks.routing import vote_distances
     from robustcaps.models.zoo import build_model, load_model
     from robustcaps.runner import run
     from robustcaps.training import train
@@ -35,6 +38,9 @@ _HOMES = {
     "attack": "attacks",
     "build_model": "models.zoo",
     "dataset": "catalogue",
+    "draw_perturbations": "looks.draw",
+    "draw_reconstructions": "looks.draw",
+    "draw_vote_distances": "looks.draw",
     "evaluate": "evaluation",
     "list_attacks": "catalogue",
     "list_datasets": "catalogue",
@@ -43,8 +49,11 @@ _HOMES = {
     "load_data": "data",
     "load_model": "models.zoo",
     "model": "catalogue",
+    "perturb_capsule": "looks.reconstruction",
+    "reconstruct": "looks.reconstruction",
     "run": "runner",
     "train": "training",
+    "vote_distances": "looks.routing",
 }
 
 __all__ = [
@@ -57,6 +66,9 @@ __all__ = [
     "attack",
     "build_model",
     "dataset",
+    "draw_perturbations",
+    "draw_reconstructions",
+    "draw_vote_distances",
     "evaluate",
     "list_attacks",
     "list_datasets",
@@ -65,8 +77,11 @@ __all__ = [
     "load_data",
     "load_model",
     "model",
+    "perturb_capsule",
+    "reconstruct",
     "run",
     "train",
+    "vote_distances",
 ]
 
 

@@ -46,7 +46,7 @@ def run(
     plugin: Plugins = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images per pass; no result depends on it.")] = None,
 ) -> None:
-    """Run a suite: attack every model, then write the table and the figures. Finished cells are not repeated."""
+    """Run a suite: train what it trains, attack every model, write tables and figures. Nothing finished is repeated."""
     from robustcaps import console as show
     from robustcaps.results import read_rows
     from robustcaps.runner import run as run_suite
@@ -62,6 +62,7 @@ def run(
             plugins=plugin or (),
             batch_size=batch_size,
             listener=bars,
+            training_listener=bars.training,
         )
     if not result.table.empty:
         show.show_summary(console, result.table)
@@ -89,7 +90,12 @@ def check(suite: SuiteFile, device: Device = "auto", data_dir: DataDir = None, p
     from robustcaps.workshop import Setting, Workshop
 
     workshop = Workshop(Setting(data_dir, device, tuple(plugin or ())))
-    cells = make_plan(load_suite(suite), workshop, source=str(suite))
+    loaded = load_suite(suite)
+    cells = make_plan(loaded, workshop, source=str(suite))
+    for spec in loaded.models:
+        if spec.train is not None:
+            asked = ", ".join(f"{key} {value}" for key, value in spec.train.model_dump(exclude_none=True).items())
+            console.print(f"trains {escape(spec.label)} first: {asked}", soft_wrap=True, highlight=False)
     for cell in cells:
         console.print(f"{cell.id}  {escape(cell.label)}: {cell.rows} rows", soft_wrap=True, highlight=False)
     rows, passes = sum(cell.rows for cell in cells), sum(cell.work for cell in cells)
@@ -237,16 +243,58 @@ def table(
 
 @app.command()
 def figures(
-    out: OutFolder,
+    out: Annotated[
+        Path | None,
+        typer.Argument(help="The out folder of a run; with --model any folder.", show_default="out, with --model"),
+    ] = None,
     published: Annotated[
         bool | None, typer.Option(help="Draw the papers' curves beside ours.", show_default="as the suite says")
     ] = None,
+    routing: Annotated[
+        bool, typer.Option("--routing", help="Draw what routing does to the votes instead (matrix capsules).")
+    ] = False,
+    decoder: Annotated[
+        bool, typer.Option("--decoder", help="Draw what class capsules are decoded to instead (vector capsules).")
+    ] = False,
+    samples: Annotated[
+        str | None,
+        typer.Option(help="Which samples to look at, e.g. 0,7.", show_default="the first of three classes"),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Which model to look at.", show_default="all models of the run")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="With --model: a dataset.", show_default="toys")] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="With --model: a file of weights.", show_default="the shipped ones")
+    ] = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    plugin: Plugins = None,
 ) -> None:
-    """Draw the figures again from the stored rows."""
+    """Draw the figures again from the stored rows; or look inside capsule networks, with --routing or --decoder."""
     from robustcaps import console as show
+    from robustcaps.looks import album
     from robustcaps.results import write_figures
+    from robustcaps.workshop import Setting, Workshop
 
-    show.show_files(console, write_figures(out, published=published))
+    looking = routing or decoder
+    if out is None and model is None:
+        raise UserError("name the out folder of a run, or a model to look at with --model.")
+    if not looking and (samples, model, data, weights) != (None,) * 4:
+        raise UserError("--samples, --model, --data, --weights: say what to look at, with --routing or --decoder.")
+    folder = out or Path("out")
+    files = write_figures(folder, published=published) if published is not None or not looking else []
+    if looking:
+        chosen = None if samples is None else _sample_numbers(samples)
+        workshop = Workshop(Setting(data_dir, device, tuple(plugin or ())))
+        subjects = album.find_subjects(folder, model, data=data, weights=weights, samples=chosen)
+        kinds = {"routing": routing, "decoder": decoder}
+        with show.RunBars(console) as bars:
+            looks = album.write_album(subjects, folder, workshop, **kinds, samples=chosen, progress=bars.loading)
+        for note in looks.notes:
+            console.print(f"not drawn: {escape(note)}", soft_wrap=True, highlight=False)
+        files += looks.files
+    show.show_files(console, files)
 
 
 @app.command()
@@ -277,6 +325,13 @@ def _numbers(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
         raise UserError(f"--eps: '{text}' is not a list of numbers such as 0.05,0.1.") from error
+
+
+def _sample_numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"--samples: '{text}' is not a list of sample numbers such as 0,7.") from error
 
 
 def _class(text: str | None) -> int | str | None:

@@ -29,9 +29,9 @@ def _bars(console: Console) -> Progress:
 class _Bars:
     """A context that shows progress bars."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, bars: Progress | None = None) -> None:
         self.console = console
-        self.bars = _bars(console)
+        self.bars = bars or _bars(console)
         self.loading_task: TaskID | None = None
 
     def __enter__(self) -> Self:
@@ -59,6 +59,11 @@ class RunBars(_Bars, engines.Listener):
         self.overall: TaskID | None = None
         self.done = 0.0
         self.cells = (0, 0)
+
+    @property
+    def training(self) -> TrainBars:
+        """A listener for the trainings that come before the cells, with its bars among these."""
+        return TrainBars(self.console, self.bars)
 
     def data_prepared(self, done: int, total: int) -> None:
         self.loading(done, total)
@@ -96,29 +101,48 @@ class RunBars(_Bars, engines.Listener):
         self.console.print(f"{escape(count)} {escape(cell.label)}: {word}", soft_wrap=True, highlight=False)
 
 
+SHOWN = ("loss", "train_accuracy", "validation_accuracy", "lr", "seconds")
+"""What the line of an epoch shows of the log, beside how many classes are predicted."""
+
+
 class TrainBars(_Bars, training.Listener):
     """Progress of a training: one bar for all epochs, a line for each that ended."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
+    def __init__(self, console: Console, bars: Progress | None = None) -> None:
+        super().__init__(console, bars)
         self.task: TaskID | None = None
         self.epochs = 0
+        self.name = ""
+
+    def training(self, name: str) -> None:
+        self._close()
+        self.name = f"{escape(name)}, "
 
     def started(self, epochs: int, steps: int, done: int) -> None:
         self.epochs = epochs
-        self.task = self.bars.add_task("training", total=epochs * steps, completed=done * steps)
+        self.task = self.bars.add_task(f"{self.name}training", total=epochs * steps, completed=done * steps)
         if done:
-            self.console.print(f"{done} of {epochs} epochs are done already.")
+            self.console.print(f"{self.name}{done} of {epochs} epochs are done already.")
 
     def step(self, epoch: int, step: int, steps: int, loss: float, lr: float) -> None:
         if self.task is not None:
-            description = f"epoch {epoch} of {self.epochs}: loss {loss:.4f}, lr {lr:.2g}"
+            description = f"{self.name}epoch {epoch} of {self.epochs}: loss {loss:.4f}, lr {lr:.2g}"
             self.bars.update(self.task, completed=(epoch - 1) * steps + step, description=description)
 
-    def epoch_end(self, epoch: int, metrics: Mapping[str, float | None]) -> None:
-        known = {name.replace("_", " "): value for name, value in metrics.items() if value is not None}
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in known.items() if name != "epoch")
-        self.console.print(f"epoch {epoch} of {self.epochs}: {shown}", soft_wrap=True, highlight=False)
+    def epoch_end(self, epoch: int, metrics: Mapping[str, float | str | None]) -> None:
+        known = {name: metrics[name] for name in SHOWN if metrics.get(name) is not None}
+        shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in known.items())
+        classes = len(str(metrics["predictions"]).split())
+        shown += f", classes {metrics['predicted_classes']:.1f}/{classes}"
+        self.console.print(f"{self.name}epoch {epoch} of {self.epochs}: {shown}", soft_wrap=True, highlight=False)
+
+    def finished(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self.task is not None:
+            self.bars.remove_task(self.task)
+            self.task = None
 
     def warn(self, message: str) -> None:
         self.console.print(f"[yellow]warning[/]: {escape(message)}", soft_wrap=True)

@@ -22,7 +22,7 @@ from robustcaps.models.zoo import model_options, trained_options
 from robustcaps.options import validate_options
 from robustcaps.registry import ATTACKS, DATASETS, MODELS, Registry
 from robustcaps.suite import AttackSpec, DataSpec, ModelSpec, Spec, Suite
-from robustcaps.workshop import Workshop
+from robustcaps.workshop import Workshop, has_card
 
 ROWS_VERSION = 1
 """Raised when the built-in code changes what rows say, so that stored cells are not taken for current ones."""
@@ -105,7 +105,7 @@ def _cells_of_data(suite: Suite, workshop: Workshop, data_spec: DataSpec, data: 
         with _place(f"{source}: models[{m}]"):
             model = workshop.model(model_spec, data_spec)
             _check_fit(model, data)
-            network = _model_settings(model_spec, data_spec, model, workshop)
+            network = _model_settings(model_spec, data_spec, model)
         for a, attack_spec in enumerate(suite.attacks):
             with _place(f"{source}: attacks[{a}]"):
                 attack = workshop.attack(attack_spec)
@@ -128,9 +128,9 @@ def _check_fit(model: nn.Module, data: Data) -> None:
             raise UserError(f"it was built for {words.format(*built)}; '{data.name}' has {words.format(*given)}.")
 
 
-def _model_settings(spec: ModelSpec, data: DataSpec, model: nn.Module, workshop: Workshop) -> dict[str, Any]:
+def _model_settings(spec: ModelSpec, data: DataSpec, model: nn.Module) -> dict[str, Any]:
     name = spec.use.partition(":")[0]
-    if workshop.has_card(spec):
+    if has_card(spec):
         options = trained_options(spec.use, data=data.use, weights=spec.weights, options=spec.options)
     else:
         options = model_options(name, spec.options)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from robustcaps.errors import UserError
 from robustcaps.files import write_atomically
+from robustcaps.model_table import models_markdown, tabulate_models
 from robustcaps.store import Store
 from robustcaps.tables import summarise, violations
 
@@ -53,6 +54,21 @@ def write_table(out: Path) -> tuple[pd.DataFrame, Path]:
     path = out / "table.csv"
     write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
     return table, path
+
+
+def write_models(out: Path) -> list[Path]:
+    """Write models.csv and models.md, a line per model that has a card; none where no model has."""
+    models = read_record(out).get("models")
+    if not models:
+        return []
+    table = tabulate_models(models, summarise(read_rows(out)))
+    files = {
+        out / "models.csv": table.to_csv(index=False, float_format="%.6g"),
+        out / "models.md": models_markdown(table),
+    }
+    for path, text in files.items():
+        write_atomically(path, text)
+    return list(files)
 
 
 def write_figures(out: Path, *, published: bool | None = None, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:

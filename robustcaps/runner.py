@@ -16,14 +16,17 @@ from typing import Any
 
 import pandas as pd
 
+from robustcaps import training
 from robustcaps.devices import pick_device
 from robustcaps.engines import Listener, Outcome, pick_engine
 from robustcaps.files import write_atomically
+from robustcaps.models.zoo import model_options, trained_card
 from robustcaps.plan import Cell, make_plan
-from robustcaps.results import write_figures, write_report, write_table
+from robustcaps.results import write_figures, write_models, write_report, write_table
 from robustcaps.store import Store
-from robustcaps.suite import Suite, load_suite
-from robustcaps.workshop import Setting, Workshop
+from robustcaps.suite import DataSpec, ModelSpec, Suite, load_suite
+from robustcaps.trained import train_models
+from robustcaps.workshop import Setting, Workshop, has_card
 
 PACKAGES = ("robustcaps", "torch", "numpy", "pandas", "pyarrow", "torchattacks", "foolbox", "ray")
 
@@ -50,8 +53,12 @@ def run(
     plugins: Sequence[Path | str] = (),
     batch_size: int | None = None,
     listener: Listener | None = None,
+    training_listener: training.Listener | None = None,
 ) -> Run:
-    """Run a suite into a folder (default: out/<suite's name>) and return its table; finished cells are not repeated."""
+    """Run a suite into a folder (default: out/<suite's name>) and return its table.
+
+    Models that the suite trains are trained first. Finished trainings and cells are not repeated.
+    """
     listener = listener or Listener()
     began = time.perf_counter()
     carry = pick_engine(engine)
@@ -61,8 +68,11 @@ def run(
     loaded = load_suite(source)
     if batch_size is not None:
         loaded = loaded.model_copy(update={"batch_size": batch_size})
-    cells = make_plan(loaded, workshop, source=str(source), progress=listener.data_prepared)
     store = Store(Path(out) if out else Path("out") / loaded.name)
+    if any(spec.train for spec in loaded.models):
+        make_plan(loaded, workshop, source=str(source), progress=listener.data_prepared)  # names mistakes beforehand
+        loaded = train_models(loaded, store.folder, setting, training_listener or training.Listener())
+    cells = make_plan(loaded, workshop, source=str(source), progress=listener.data_prepared)
     store.prepare()
     finished = [cell for cell in cells if store.has(cell)]
     missing = list({cell.id: cell for cell in cells if not store.has(cell)}.values())
@@ -80,7 +90,7 @@ def run(
         return Run(store.folder, pd.DataFrame(), len(missing), 0, tuple(failures), (store.folder / "run.json",))
     table, table_file = write_table(store.folder)
     drawings = write_figures(store.folder)
-    files = (table_file, *drawings, write_report(store.folder), store.folder / "run.json")
+    files = (table_file, *write_models(store.folder), *drawings, write_report(store.folder), store.folder / "run.json")
     return Run(store.folder, table, len(missing), len(finished), tuple(failures), files)
 
 
@@ -109,9 +119,18 @@ def _write_record(
         "versions": {"python": platform.python_version(), **versions()},
         "machine": {"system": platform.system(), "processor": platform.machine()},
         "timings": {"run_seconds": seconds and round(seconds, 3)},
+        "models": [_model_record(spec, data) for data in suite.data for spec in suite.models if has_card(spec)],
         "cells": [_cell_record(cell, store) for cell in cells],
     }
     write_atomically(store.folder / "run.json", json.dumps(record, indent=2, default=str) + "\n")
+
+
+def _model_record(spec: ModelSpec, data: DataSpec) -> dict[str, Any]:
+    """Return what the card of a model says about it."""
+    card = trained_card(spec.use, data=data.use, weights=spec.weights)
+    known = card.model_dump(mode="json", include={"tag", "parameters", "accuracy", "n_test", "interval", "command"})
+    options = model_options(card.model, {**card.options, **spec.options})
+    return {"label": spec.label, "data": data.label, "name": card.model, "options": options, **known}
 
 
 def _cell_record(cell: Cell, store: Store) -> dict[str, Any]:

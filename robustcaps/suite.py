@@ -50,10 +50,27 @@ class Spec(BaseModel):
         return dict(self.model_extra or {})
 
 
+class TrainSpec(BaseModel):
+    """How a suite trains a model of its own; what is not said comes from the model's recipe."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
+    epochs: Annotated[int, Field(ge=1)] | None = None
+    batch_size: Annotated[int, Field(ge=1)] | None = None
+    lr: Annotated[float, Field(gt=0)] | None = None
+    limit: Annotated[int, Field(ge=1)] | None = None
+    holdout: Annotated[int, Field(ge=0)] = 0
+
+
 class ModelSpec(Spec):
-    """A model: a zoo name (with a tag: 'cnn:b'), or a plugin's; trained weights are the shipped ones or a file."""
+    """A model: a zoo name (with a tag: 'cnn:b'), or a plugin's.
+
+    Its trained weights are the shipped ones, or those of a file, or the suite trains them.
+    """
 
     weights: Path | None = None
+    train: TrainSpec | None = None
 
 
 class DataSpec(Spec):

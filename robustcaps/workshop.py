@@ -59,26 +59,25 @@ class Workshop:
         return self._once(Data, ("dataset", spec.use, spec.model_dump_json(exclude={"name"})), make)
 
     def model(self, spec: ModelSpec, data: DataSpec) -> nn.Module:
-        """Return the model of a spec for a dataset: the zoo's with trained weights, or a plugin's as it builds it."""
+        """Return the model of a spec for a dataset: the zoo's with trained weights, or a plugin's as it builds it.
+
+        One that a suite is still to train is built with fresh weights: enough to check the suite.
+        """
         _refuse(spec, "model", ("data", "device", "seed", "classes", "channels", "size"))
         device = pick_device(self.setting.device)
         DATASETS.entry(data.use)
 
         def make() -> nn.Module:
-            if self.has_card(spec):
+            if has_card(spec):
                 return load_model(spec.use, data=data.use, weights=spec.weights, device=str(device), **spec.options)
             loaded = self.data(data)
             sizes = {"classes": loaded.classes, "channels": loaded.channels, "size": loaded.size}
-            return build_model(spec.use, **sizes, **spec.options).to(device).eval()
+            return build_model(_base(spec), **sizes, **spec.options).to(device).eval()
 
         kind: type[nn.Module] = nn.Module
         return self._once(
             kind, ("model", spec.use, spec.model_dump_json(exclude={"name"}), data.model_dump_json()), make
         )
-
-    def has_card(self, spec: ModelSpec) -> bool:
-        """Return whether the weights come from a file with a card, not from a plugin that makes its own."""
-        return spec.weights is not None or MODELS.entry(spec.use.partition(":")[0]).built_in
 
     def attack(self, spec: AttackSpec) -> Attack:
         """Return the attack of a spec, with its budgets and its aim."""
@@ -104,6 +103,17 @@ class Workshop:
             self.made[key] = made
         thing: T = self.made[key]
         return thing
+
+
+def has_card(spec: ModelSpec) -> bool:
+    """Return whether the weights come from a file with a card, not from a plugin that makes its own."""
+    to_train = spec.train is not None and spec.weights is None
+    return spec.weights is not None or (MODELS.entry(_base(spec)).built_in and not to_train)
+
+
+def _base(spec: ModelSpec) -> str:
+    """Return the name of a model without its tag."""
+    return spec.use.partition(":")[0]
 
 
 def _refuse(spec: Spec, kind: str, names: tuple[str, ...]) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from robustcaps.data.base import Data
 from robustcaps.registry import ATTACKS, DATASETS, MODELS, Registry
 
+os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for GPUs are tested on the CPU; read when triton is imported
+
 PLUGIN = '''
 import torch
 from torch import nn

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import tomllib
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.perf import table
+from benchmarks.readme import filled
 from robustcaps.cli import app
 from robustcaps.suite import Suite
 
@@ -17,12 +19,18 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_numbers_in_the_readme_are_those_of_the_reference_run():
-    spec = importlib.util.spec_from_file_location("readme", ROOT / "benchmarks" / "readme.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.filled(README) == README
+    assert filled(README) == README
     for picture in re.findall(r"!\[.*?\]\((.*?)\)", README):
         assert (ROOT / picture).is_file()
+
+
+def test_the_speeds_in_the_readme_are_those_that_were_measured():
+    measured = pd.read_csv(ROOT / "results" / "perf" / "table.csv")
+    assert table.markdown(measured).rstrip() in README
+    textbook = measured["implementation"] == "textbook"
+    assert (measured.loc[textbook, "training_ratio"] == 1).all() and set(measured["model"][textbook]) == set(
+        measured["model"]
+    )
 
 
 def test_the_suite_in_the_readme_is_valid():

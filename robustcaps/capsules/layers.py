@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,12 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from robustcaps.capsules.routing import (
+    Activation,
     Competition,
     Routed,
+    Step,
     Update,
     Wiring,
     dynamic_routing,
     em_routing,
+    em_steps,
     matrix_votes,
     squash,
     vector_votes,
@@ -50,8 +54,13 @@ class EMRules:
 
     iterations: int = 3
     competition: Competition = "field"
+    activation: Activation = "cost"
     variance_floor: float = 0.1
     schedule: Schedule = "constant"
+    poses: Literal["matrix", "vector"] = "matrix"
+    """A vote is a 4x4 pose times a 4x4 transform, or 16 numbers times a 16x16 one."""
+    betas: Literal["type", "shared"] = "type"
+    """beta_a and beta_u of each parent type, or one of each for the layer."""
 
 
 def capsule_grid(features: Tensor, types: int) -> Tensor:
@@ -61,6 +70,11 @@ def capsule_grid(features: Tensor, types: int) -> Tensor:
     """
     n, channels, height, width = features.shape
     return features.view(n, types, channels // types, height * width).permute(0, 3, 1, 2)
+
+
+def tempo(weights: Tensor) -> float:
+    """Return the share of the learning rate for weights of this scale: Adam's steps do not know how small they are."""
+    return float(weights.detach().std() / 0.5) ** 0.5
 
 
 class VectorPrimaryCapsules(nn.Module):
@@ -117,6 +131,13 @@ class MatrixPrimaryCapsules(nn.Module):
         for parameter in self.pose.parameters():
             parameter.mul_(scale)
 
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """Return learning rates that fit the scale of each parameter (valid after `initialise`)."""
+        return [
+            {"params": list(self.pose.parameters()), "lr": lr * tempo(self.pose.weight)},
+            {"params": list(self.activation.parameters()), "lr": lr},
+        ]
+
 
 class MatrixCapsules(nn.Module):
     """Matrix capsules by EM routing: convolutional or fully connected, as the wiring says."""
@@ -138,12 +159,14 @@ class MatrixCapsules(nn.Module):
     ) -> None:
         """`shared`: one transform per pair of types for all slots; `offsets` (slots, 16) are added to the votes."""
         super().__init__()
-        self.rules = rules
+        self.rules, self.types = rules, types
         pairs = (child_types, types) if shared else (wiring.windows.shape[1], child_types, types)
-        self.transforms = nn.Parameter(torch.randn(*pairs, POSE_SIDE, POSE_SIDE) / POSE_SIDE**0.5)
+        side = POSE_SIDE if rules.poses == "matrix" else POSE_SIZE
+        self.transforms = nn.Parameter(torch.randn(*pairs, side, side) / side**0.5)
         typical_variance = torch.tensor(rules.variance_floor + POSE_STD**2)
-        self.beta_u = nn.Parameter((-0.5 * typical_variance.log()).repeat(types))
-        self.beta_a = nn.Parameter(torch.zeros(types))
+        prices = types if rules.betas == "type" else 1
+        self.beta_u = nn.Parameter((-0.5 * typical_variance.log()).repeat(prices))
+        self.beta_a = nn.Parameter(torch.zeros(prices))
         self.register_buffer("inverse_temperature", torch.tensor(0.3))
         self.register_buffer("windows", wiring.windows, persistent=False)
         self.register_buffer("rivals", wiring.rivals, persistent=False)
@@ -168,18 +191,23 @@ class MatrixCapsules(nn.Module):
 
     def forward(self, poses: Tensor, activations: Tensor) -> Routed:
         """Route children, poses (n, positions, types, 16) and activations (n, positions, types), to their parents."""
-        return em_routing(
-            poses,
-            activations,
-            self.transforms,
-            self.wiring,
-            beta_a=self.beta_a,
-            beta_u=self.beta_u,
-            inverse_temperature=self.inverse_temperatures,
-            variance_floor=self.rules.variance_floor,
-            competition=self.rules.competition,
-            offsets=self.offsets,
-        )
+        options = self._options()
+        return em_routing(poses, activations, self.transforms, self.wiring, offsets=self.offsets, **options)
+
+    def steps(self, poses: Tensor, activations: Tensor) -> Iterator[Step]:
+        """Yield what `forward` does, one EM iteration after the other: slow, to look at."""
+        return em_steps(self.votes(poses), activations, self.wiring, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        """Return what routing depends on beside the children and the transforms."""
+        return {
+            "beta_a": self.beta_a.expand(self.types),
+            "beta_u": self.beta_u.expand(self.types),
+            "inverse_temperature": self.inverse_temperatures,
+            "variance_floor": self.rules.variance_floor,
+            "competition": self.rules.competition,
+            "activation": self.rules.activation,
+        }
 
     @torch.no_grad()
     def initialise(self, poses: Tensor, activations: Tensor) -> None:
@@ -188,23 +216,29 @@ class MatrixCapsules(nn.Module):
         Votes get the standard deviation `POSE_STD` (before offsets); logits z mean 0 and `LOGIT_STD`, and `EMPTY_LOGIT`
         where a capsule gets nothing: with S = sum_i r_ij, z = lambda (beta_a - S sum_h (beta_u + log sigma_h)) and
         delta = 2 / (lambda mean S), beta_u -= delta / 16 and beta_a = -mean S delta leave mean z at 0.
+        Without S in the cost there is no empty capsule to price; a mixture has no prices at all.
         """
         votes = matrix_votes(poses, self.transforms, self.wiring)
         self.transforms.mul_(POSE_STD / votes.std())
+        if self.rules.activation == "mixture":
+            return
         routed = self(poses, activations)
         log_sigma = 0.5 * routed.variance.log()
         self.beta_u.fill_(-log_sigma.mean())
-        fit = -(routed.support * (log_sigma - log_sigma.mean()).sum(dim=-1))
-        self.inverse_temperature.copy_(LOGIT_STD / fit.std())
+        fit = -(log_sigma - log_sigma.mean()).sum(dim=-1)
+        if self.rules.activation == "mean-cost":
+            self.inverse_temperature.copy_(LOGIT_STD / fit.std())
+            return
+        self.inverse_temperature.copy_(LOGIT_STD / (routed.support * fit).std())
         support = routed.support.mean()
         delta = -EMPTY_LOGIT / (self.inverse_temperature * support)
         self.beta_u.sub_(delta / POSE_SIZE)
-        self.beta_a.copy_((-support * delta).expand_as(self.beta_a))
+        self.beta_a.fill_(-support * delta)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return learning rates that fit the scale of each parameter (valid after `initialise`)."""
         return [
-            {"params": [self.transforms], "lr": lr * float(self.transforms.detach().std() / 0.5) ** 0.5},
+            {"params": [self.transforms], "lr": lr * tempo(self.transforms)},
             {"params": [self.beta_u], "lr": lr * 0.1},
             {"params": [self.beta_a], "lr": lr * 5 / float(self.inverse_temperature)},
         ]

@@ -51,6 +51,10 @@ class Classifier(nn.Module, ABC):
     def read(self, images: Tensor) -> Reading:
         """Run the network once and return logits, scores and poses."""
 
+    def vital_signs(self, images: Tensor) -> dict[str, float]:  # noqa: ARG002
+        """Return numbers to watch while training, measured on images in eval mode; none unless a model has some."""
+        return {}
+
     @abstractmethod
     def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:
         """Return the loss of each sample (n,); `progress` in [0,1] moves schedules such as the spread margin."""

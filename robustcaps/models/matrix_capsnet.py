@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from robustcaps.capsules.layers import POSE_SIDE, POSE_SIZE, EMRules, MatrixCapsules, MatrixPrimaryCapsules, Schedule
 from robustcaps.capsules.losses import margin_loss, spread_loss, spread_margin
-from robustcaps.capsules.routing import Competition, Routed, convolution, everywhere
+from robustcaps.capsules.routing import Activation, Competition, Routed, Step, convolution, everywhere
+from robustcaps.capsules.signs import routing_signs
 from robustcaps.errors import UserError
 from robustcaps.models.base import CapsuleClassifier, Reading, Recipe
 from robustcaps.models.normalise import Normalise, build_normaliser
@@ -33,6 +34,12 @@ FieldCompetition = Annotated[
 ]
 Coordinates = Annotated[bool, Field(description="add a child's place in the image to its votes for the classes")]
 LossName = Literal["spread", "margin", "cross-entropy"]
+ActivationRule = Annotated[
+    Activation,
+    Field(description="a parent's activation: its description length, that of normalised votes, or its share of all"),
+]
+Poses = Annotated[Literal["matrix", "vector"], Field(description="4x4 poses and transforms, or 16 and 16x16")]
+Betas = Annotated[Literal["type", "shared"], Field(description="prices of each capsule type, or one for a layer")]
 LambdaSchedule = Annotated[Schedule, Field(description="lambda over the EM iterations")]
 VarianceFloor = Annotated[float, Field(gt=0, description="added to every sigma^2; a large one softens the assignments")]
 
@@ -58,8 +65,8 @@ def coordinate_offsets(grid: int, size: int) -> Tensor:
 class MatrixCapsNet(CapsuleClassifier):
     """Convolution, primary capsules, two convolutional capsule layers, one capsule per class."""
 
-    recipe: ClassVar[Recipe] = Recipe(epochs=5, batch_size=16, lr=1e-3, clip=10.0)
-    """A higher lr (3e-3) can saturate all activations, where the spread loss has no gradient left."""
+    recipe: ClassVar[Recipe] = Recipe(epochs=10, batch_size=16, lr=1.5e-3, clip=10.0)
+    """At twice this learning rate the votes for the classes can run away, and all activations end at 0."""
 
     def __init__(
         self,
@@ -106,6 +113,28 @@ class MatrixCapsNet(CapsuleClassifier):
             logits=routed.logits.squeeze(1), scores=routed.activations.squeeze(1), poses=routed.poses.squeeze(1)
         )
 
+    def routing_steps(self, images: Tensor) -> dict[str, list[Step]]:
+        """Return the EM iterations of every capsule layer, to look at: {"first": [...], "second", "classes"}."""
+        poses, activations = self.primary(self.stem(self.normaliser(images)))
+        found = {}
+        for name, layer in {"first": self.first, "second": self.second, "classes": self.class_capsules}.items():
+            found[name] = list(layer.steps(poses, activations))
+            poses, activations = found[name][-1].parents.poses, found[name][-1].parents.activations
+        return found
+
+    @torch.inference_mode()
+    def vital_signs(self, images: Tensor) -> dict[str, float]:
+        """Return the `routing_signs` of every layer's last EM iteration, over all images: {"first_entropy": ...}."""
+        layers = {"first": self.first, "second": self.second, "classes": self.class_capsules}
+        found: dict[str, list[Tensor]] = {}
+        for image in torch.split(images, 1):  # its votes and their squares take 0.2 GB in the large network
+            for name, steps in self.routing_steps(image).items():
+                signs = routing_signs(steps[-1], layers[name].wiring, layers[name].rules.competition)
+                for sign, values in signs.items():
+                    found.setdefault(f"{name}_{sign}", []).append(values)
+        whole = {name: torch.cat(values) for name, values in found.items()}
+        return {name: float(v.min() if name.endswith("_min") else v.mean()) for name, v in whole.items()}
+
     def votes(self, images: Tensor) -> Tensor:
         """Return the votes for the class capsules (n, classes, children, 16)."""
         return self.class_capsules.votes(self._below_classes(images).poses).squeeze(1)
@@ -142,9 +171,9 @@ class MatrixCapsNet(CapsuleClassifier):
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return the parameters with their learning rates; call it after `initialise`."""
-        capsules = (self.first, self.second, self.class_capsules)
+        capsules = (self.primary, self.first, self.second, self.class_capsules)
         groups = [group for layer in capsules for group in layer.parameter_groups(lr)]
-        return [{"params": [*self.stem.parameters(), *self.primary.parameters()], "lr": lr}, *groups]
+        return [{"params": list(self.stem.parameters()), "lr": lr}, *groups]
 
 
 @MODELS.register("matrix-capsnet")
@@ -158,6 +187,9 @@ def matrix_capsnet(
     types: Types = (32, 32, 32),
     iterations: Iterations = 3,
     competition: FieldCompetition = "field",
+    activation: ActivationRule = "cost",
+    poses: Poses = "matrix",
+    betas: Betas = "type",
     coordinates: Coordinates = True,
     loss: LossName = "spread",
     variance_floor: VarianceFloor = 0.1,
@@ -171,7 +203,7 @@ def matrix_capsnet(
         normalise=normalise,
         filters=filters,
         types=types,
-        rules=EMRules(iterations, competition, variance_floor, schedule),
+        rules=EMRules(iterations, competition, activation, variance_floor, schedule, poses, betas),
         coordinates=coordinates,
         loss=loss,
     )
@@ -188,6 +220,9 @@ def matrix_capsnet_small(
     types: Types = (8, 16, 16),
     iterations: Iterations = 3,
     competition: FieldCompetition = "field",
+    activation: ActivationRule = "cost",
+    poses: Poses = "matrix",
+    betas: Betas = "type",
     coordinates: Coordinates = True,
     loss: LossName = "spread",
     variance_floor: VarianceFloor = 0.1,
@@ -201,7 +236,7 @@ def matrix_capsnet_small(
         normalise=normalise,
         filters=filters,
         types=types,
-        rules=EMRules(iterations, competition, variance_floor, schedule),
+        rules=EMRules(iterations, competition, activation, variance_floor, schedule, poses, betas),
         coordinates=coordinates,
         loss=loss,
     )

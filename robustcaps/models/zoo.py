@@ -61,11 +61,16 @@ def load_weights(path: Path, *, model: str = "", tag: str = "", **options: Any) 
     return network.eval().requires_grad_(requires_grad=False)
 
 
+def trained_card(name: str, *, data: str, weights: Path | str | None) -> Card:
+    """Return the card of the weights that `load_model` would take."""
+    model, _, tag = name.partition(":")
+    return read_card(card_file(find_shipped(model, tag, data) if weights is None else Path(weights)))
+
+
 def trained_options(name: str, *, data: str, weights: Path | str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return all options that `load_model` would build a model with: its card's, and those given over them."""
-    model, _, tag = name.partition(":")
-    path = find_shipped(model, tag, data) if weights is None else Path(weights)
-    return model_options(model, {**read_card(card_file(path)).options, **options})
+    card = trained_card(name, data=data, weights=weights)
+    return model_options(card.model, {**card.options, **options})
 
 
 def shipped() -> list[Card]:

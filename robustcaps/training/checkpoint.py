@@ -15,8 +15,14 @@ from robustcaps.errors import UserError
 from robustcaps.files import write_atomically
 from robustcaps.models.cards import Settings, fill, pack, read_tensors
 
-Row = dict[str, float | None]
+Row = dict[str, float | str | None]
 """A line of the log: what an epoch came to."""
+
+
+def number(row: Row, name: str) -> float | None:
+    """Return a number of the log, or None where it was not measured."""
+    value = row.get(name)
+    return None if isinstance(value, str) else value
 
 
 def write_checkpoint(path: Path, settings: Settings, model: nn.Module, optimizer: Optimizer, log: list[Row]) -> None:

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 class Listener:
     """Hears nothing; override what you want to hear. Epochs and steps count from 1."""
 
+    def training(self, name: str) -> None:
+        """Hear which model is to be trained next, where there are several."""
+
     def loading(self, done: int, total: int) -> None:
         """Hear how many images of the data are ready."""
 
@@ -17,8 +20,11 @@ class Listener:
     def step(self, epoch: int, step: int, steps: int, loss: float, lr: float) -> None:
         """Hear that a step of an epoch is done."""
 
-    def epoch_end(self, epoch: int, metrics: Mapping[str, float | None]) -> None:
+    def epoch_end(self, epoch: int, metrics: Mapping[str, float | str | None]) -> None:
         """Hear the line of the log that the epoch has added."""
 
     def warn(self, message: str) -> None:
         """Hear that something looks wrong, though the training goes on."""
+
+    def finished(self) -> None:
+        """Hear that the last epoch is over."""

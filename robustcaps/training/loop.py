@@ -23,13 +23,17 @@ from robustcaps.models.cards import Settings
 from robustcaps.seeds import derive_seed, seeded
 from robustcaps.training.accuracy import predict, share_right
 from robustcaps.training.checkpoint import Row, restore_checkpoint, write_checkpoint
+from robustcaps.training.health import count_classes, describe_guesses, has_collapsed, name_predictions
 from robustcaps.training.listener import Listener
 from robustcaps.training.samples import centre_crop, random_batches
 
 PROBE = 500
 """So many train samples, chosen at random, tell the train accuracy of an epoch."""
 FIRST_LOOK = 64
-"""So many of them a model may look at to set its initial weights."""
+"""So many of them a model may look at to set its initial weights, and to tell its vital signs."""
+
+UNTRAINED = 500
+"""After fewer steps a network may give few answers for want of training; running statistics lag behind, too."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +80,20 @@ def fit(training: Training, model: Classifier) -> list[Row]:
     optimizer = prepare(model.to(device), probe[0][:FIRST_LOOK], settings)
     log = restore_checkpoint(training.checkpoint, model, optimizer) if training.checkpoint.exists() else []
     training.listener.started(settings.epochs, training.steps, done=len(log))
+    stop_if_collapsed(training, log, probe[1])
     for epoch in range(len(log) + 1, settings.epochs + 1):
         began = time.perf_counter()
         order = derive_seed(settings.seed, epoch, 0)
         batches = random_batches(images, labels, size=settings.size, steps=training.steps, seed=order)
         with seeded(derive_seed(settings.seed, epoch, 1), device):
             loss, lr = run_epoch(training, model, optimizer, batches, epoch)
-        row: Row = {"epoch": epoch, "loss": loss, **measure(training, model, probe, epoch)}
+        row: Row = {"epoch": epoch, "loss": loss, **measure(training, model, probe)}
         row |= {"lr": lr, "seconds": round(time.perf_counter() - began, 3)}
         log.append(row)
         write_checkpoint(training.checkpoint, settings, model, optimizer, log)
         write_log(training.log, log)
         training.listener.epoch_end(epoch, row)
+        stop_if_collapsed(training, log, probe[1])
     return log
 
 
@@ -127,7 +133,7 @@ def run_epoch(
         except FloatingPointError as error:
             raise UserError(
                 f"{settings.stem} on {settings.data}: {error} at epoch {epoch}, step {step} of {steps}, "
-                f"learning rate {lr:.3g}. Try a lower one (--lr {settings.lr / 3:.1g}) in a new folder (--out)."
+                f"learning rate {lr:.3g}. {way_out(settings)}"
             ) from error
         loss_sum += loss * len(labels)
         training.listener.step(epoch, step, steps, loss, lr)
@@ -160,27 +166,55 @@ def lr_factor(step: int, steps: int, *, warmup_steps: int, final_lr: float) -> f
     return final_lr + (1 - final_lr) * (1 + math.cos(math.pi * way)) / 2
 
 
-def measure(training: Training, model: Classifier, probe: tuple[Tensor, Tensor], epoch: int) -> Row:
-    """Return the accuracies on train samples and on held-out ones; warn if the model gives one answer to everything."""
+def measure(training: Training, model: Classifier, probe: tuple[Tensor, Tensor]) -> Row:
+    """Return the accuracies on train samples and on held-out ones, and signs of what may be wrong."""
     held = training.held
-    guesses, labels = predict(model, probe[0]), probe[1]
+    images, labels = probe
+    guesses = predict(model, images)
     row: Row = {"train_accuracy": share_right(guesses, labels), "validation_accuracy": None}
     if held is not None:
-        guesses, labels = predict(model, held.images.to(training.device)), held.labels
-        row["validation_accuracy"] = share_right(guesses, labels)
-    one_answer = bool((guesses == guesses[0]).all()) and bool((labels != labels[0]).any())
-    if one_answer and 3 * epoch >= training.settings.epochs:
-        name = training.data.class_names[int(guesses[0])]
-        training.listener.warn(
-            f"collapsed: after epoch {epoch} the model takes all {len(guesses)} samples for '{name}'."
-        )
-    return row
+        row["validation_accuracy"] = share_right(predict(model, held.images.to(training.device)), held.labels)
+    row |= describe_guesses(guesses, training.settings.classes)
+    return row | model.vital_signs(images[:FIRST_LOOK])
+
+
+def stop_if_collapsed(training: Training, log: list[Row], labels: Tensor) -> None:
+    """Warn after an epoch that ended with a collapsed network (see `has_collapsed`); stop if the next one does too.
+
+    Epochs that end within the first `UNTRAINED` steps do not count: a healthy network may know nothing by then. What
+    counts is in the log, so that a training resumed after it was stopped stops at once.
+    """
+    settings, counts = training.settings, count_classes(labels, training.settings.classes)
+    recent = list(enumerate(log, start=1))[-2:]
+    ill = [epoch for epoch, row in recent if epoch * training.steps >= UNTRAINED and has_collapsed(row, counts)]
+    if len(log) not in ill:
+        return
+    message = (
+        f"{settings.stem} on {settings.data} has collapsed: after epoch {len(log)} of {settings.epochs} its answers to "
+        f"{len(labels)} train samples are {name_predictions(log[-1], settings.class_names)}; "
+        f"{log[-1]['train_accuracy']:.0%} are right."
+    )
+    if len(ill) == 1:
+        training.listener.warn(f"{message} If the next epoch ends like this, the training stops.")
+        return
+    raise UserError(
+        f"{message} Epoch {len(log) - 1} ended like this, too. {way_out(settings)} The log is {training.log}; "
+        f"the same command in the same folder stops here again."
+    )
+
+
+def way_out(settings: Settings) -> str:
+    """Say what to try after a training that went wrong; its folder is left alone."""
+    floor = settings.options.get("variance_floor")
+    softer = "" if floor is None else f", a larger variance floor (--set variance_floor={2 * floor:g})"
+    return f"Try a lower learning rate (--lr {settings.lr / 3:.1g}){softer} or another --seed, in a new folder (--out)."
 
 
 def write_log(path: Path, log: list[Row]) -> None:
-    """Write the log as CSV; no number stands for 'not measured'."""
+    """Write the log as CSV; nothing stands for 'not measured', as in rows of older checkpoints."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(log[0]), lineterminator="\n")
+    columns = dict.fromkeys(name for row in log for name in row)
+    writer = csv.DictWriter(text, fieldnames=list(columns), lineterminator="\n")
     writer.writeheader()
     writer.writerows(log)
     write_atomically(path, text.getvalue())

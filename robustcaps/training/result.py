@@ -17,7 +17,7 @@ from robustcaps.models.base import Classifier
 from robustcaps.models.cards import Card, Settings, card_file, digest_of, fill, read_tensors, write_weights
 from robustcaps.statistics import wilson
 from robustcaps.training.accuracy import predict
-from robustcaps.training.checkpoint import Row
+from robustcaps.training.checkpoint import Row, number
 from robustcaps.training.loop import Training
 
 
@@ -34,9 +34,9 @@ def finish(training: Training, model: Classifier, log: list[Row], test: Data, *,
         accuracy=right / len(test),
         n_test=len(test),
         interval=(float(low), float(high)),
-        validation_accuracy=log[-1]["validation_accuracy"],
+        validation_accuracy=number(log[-1], "validation_accuracy"),
         validation=validation,
-        seconds=round(sum(row["seconds"] or 0 for row in log), 1),
+        seconds=round(sum(number(row, "seconds") or 0 for row in log), 1),
         command=command,
         versions=versions(),
         machine=f"{training.device.type}, {torch.get_num_threads()} threads",

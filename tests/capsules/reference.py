@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from robustcaps.capsules.routing.em import WHOLE
 
 Array = npt.NDArray[np.float64]
 Child = tuple[int, int]
 """(position, type)."""
 Parent = tuple[int, int]
 """(position, type)."""
+Edge = tuple[int, int, int]
+"""(child position, parent position, slot)."""
+Votes = dict[tuple[Child, Parent], Array]
 
 
 def squash(s: Array) -> Array:
     length = math.sqrt(sum(x * x for x in s))
     return length**2 / (1 + length**2) * s / length
+
+
+def vector_votes(poses: Array, transforms: Array) -> Array:
+    """One sample: u_hat_{j|i} = W_ij u_i, or W_j u_i where all children share their transforms."""
+    children, parents = len(poses), transforms.shape[-3]
+    votes = np.zeros((parents, children, transforms.shape[-2]))
+    for j, i, o in np.ndindex(*votes.shape):
+        W = transforms[j] if transforms.ndim == 3 else transforms[i, j]
+        votes[j, i, o] = sum(w * u for w, u in zip(W[o], poses[i], strict=True))
+    return votes
 
 
 def dynamic_routing(votes: Array, iterations: int, update: str) -> Array:
@@ -40,26 +56,27 @@ def dynamic_routing(votes: Array, iterations: int, update: str) -> Array:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """A routed parent."""
+    """A parent's votes, summed up."""
 
     mu: Array
     variance: Array
     support: float
-    logit: float
 
 
 @dataclass(frozen=True)
-class Prices:
-    """Everything an EM layer learns or fixes beside its transforms; beta_a and beta_u are per parent type."""
+class Rules:
+    """Everything an EM layer learns or fixes beside its votes; beta_a and beta_u have one value per parent type."""
 
     beta_a: Array
     beta_u: Array
     inverse_temperature: Array
     variance_floor: float
+    competition: str
+    activation: str
 
 
-def convolution_edges(size: int, kernel: int, stride: int) -> list[tuple[int, int, int]]:
-    """All (child position, parent position, slot) of a convolution without padding."""
+def convolution_edges(size: int, kernel: int, stride: int) -> list[Edge]:
+    """All edges of a convolution without padding."""
     out = (size - kernel) // stride + 1
     return [
         ((py * stride + ky) * size + px * stride + kx, py * out + px, ky * kernel + kx)
@@ -70,48 +87,78 @@ def convolution_edges(size: int, kernel: int, stride: int) -> list[tuple[int, in
     ]
 
 
+def matrix_votes(poses: Array, transforms: Array, offsets: Array | None, edges: list[Edge]) -> Votes:
+    """One sample: V_ij = M_i W_ij, where the rows of M_i are as long as W_ij has rows, plus the offset of the slot."""
+    child_types, types, side, _ = transforms.shape[-4:]
+    votes = {}
+    for (q, p, s), b, c in ((edge, b, c) for edge in edges for b in range(child_types) for c in range(types)):
+        W = (transforms[b, c] if transforms.ndim == 4 else transforms[s, b, c]).tolist()
+        rows = poses[q, b].reshape(-1, side).tolist()
+        vote = [sum(row[y] * W[y][z] for y in range(side)) for row in rows for z in range(side)]
+        votes[(q, b), (p, c)] = np.array(vote) if offsets is None else np.array(vote) + offsets[s]
+    return votes
+
+
 def em_routing(
-    votes: dict[tuple[Child, Parent], Array], activations: dict[Child, float], prices: Prices, competition: str
-) -> dict[Parent, Gaussian]:
-    """One sample: EM on the graph whose edges are the keys of `votes`."""
-    edges = list(votes)
-    parents = sorted({j for _, j in edges})
+    votes: Votes, activations: dict[Child, float], rules: Rules
+) -> tuple[dict[Parent, Gaussian], dict[Parent, float]]:
+    """One sample: EM on the graph whose edges are the keys of `votes`; returns the parents and their logits."""
+    parents_of: dict[Child, list[Parent]] = {}
+    children_of: dict[Parent, list[Child]] = {}
+    for i, j in votes:
+        parents_of.setdefault(i, []).append(j)
+        children_of.setdefault(j, []).append(i)
 
     def rivals(i: Child, j: Parent) -> list[Parent]:
         """The parents that compete for i: all it is connected to, or those at the position of j."""
-        return [k for child, k in edges if child == i and (competition == "field" or k[0] == j[0])]
+        return [k for k in parents_of[i] if rules.competition == "field" or k[0] == j[0]]
 
-    rivals_of = {(i, j): rivals(i, j) for i, j in edges}
-    R = {(i, j): 1 / len(rivals_of[i, j]) for i, j in edges}
-    routed: dict[Parent, Gaussian] = {}
-    for scale in prices.inverse_temperature:
-        if routed:
-            joint = {(i, j): logistic(routed[j].logit) * density(votes[i, j], routed[j]) for i, j in edges}
-            R = {(i, j): joint[i, j] / sum(joint[i, k] for k in rivals_of[i, j]) for i, j in edges}
-        for j in parents:
-            children = [i for i, parent in edges if parent == j]
-            r = {i: R[i, j] * activations[i] for i in children}
-            routed[j] = fit({i: votes[i, j] for i in children}, r, prices, kind=j[1], scale=float(scale))
-    return routed
+    R = {(i, j): 1 / len(rivals(i, j)) for i, j in votes}
+    parents: dict[Parent, Gaussian] = {}
+    logits: dict[Parent, float] = {}
+    for scale in rules.inverse_temperature:
+        if parents:
+            joint = {(i, j): logistic(logits[j]) * density(vote, parents[j]) for (i, j), vote in votes.items()}
+            R = {(i, j): joint[i, j] / sum(joint[i, k] for k in rivals(i, j)) for i, j in votes}
+        for j, children in children_of.items():
+            r = [R[i, j] * activations[i] for i in children]
+            parents[j] = fit([votes[i, j] for i in children], r, rules.variance_floor)
+        logits = {j: logit(j, parents, rules, float(scale)) for j in parents}
+    return parents, logits
 
 
-def fit(votes: dict[Child, Array], r: dict[Child, float], prices: Prices, kind: int, scale: float) -> Gaussian:
+def fit(votes: list[Array], r: list[float], variance_floor: float) -> Gaussian:
     """The M-step of one parent."""
-    support = sum(r.values())
-    mu = sum((r[i] * votes[i] for i in votes), np.zeros(16)) / support
-    variance = sum((r[i] * (votes[i] - mu) ** 2 for i in votes), np.zeros(16)) / support + prices.variance_floor
-    cost = sum((prices.beta_u[kind] + math.log(math.sqrt(variance[h]))) * support for h in range(16))
-    return Gaussian(mu, variance, support, scale * (prices.beta_a[kind] - cost))
+    support = sum(r)
+    mu = sum((r_i * V for r_i, V in zip(r, votes, strict=True)), np.zeros(16)) / support
+    squares = sum((r_i * (V - mu) ** 2 for r_i, V in zip(r, votes, strict=True)), np.zeros(16))
+    return Gaussian(mu, squares / support + variance_floor, support)
+
+
+def logit(j: Parent, parents: dict[Parent, Gaussian], rules: Rules, scale: float) -> float:
+    """The activation of one parent before the logistic."""
+    parent, (_, kind) = parents[j], j
+    if rules.activation == "mixture":
+        everything = (1 + WHOLE) * sum(other.support for other in parents.values())
+        return math.log(parent.support / (everything - parent.support))
+    votes = parent.support if rules.activation == "cost" else 1.0
+    cost = sum((rules.beta_u[kind] + math.log(math.sqrt(variance))) * votes for variance in parent.variance)
+    return float(scale * (rules.beta_a[kind] - cost))
 
 
 def density(vote: Array, parent: Gaussian) -> float:
     """N(vote; mu, diag sigma^2)."""
     p = 1.0
-    for h in range(16):
-        sigma = math.sqrt(parent.variance[h])
-        p *= math.exp(-((vote[h] - parent.mu[h]) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
+    for V, mu, variance in zip(vote.tolist(), parent.mu.tolist(), parent.variance.tolist(), strict=True):
+        sigma = math.sqrt(variance)
+        p *= math.exp(-((V - mu) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi))
     return p
 
 
 def logistic(z: float) -> float:
     return 1 / (1 + math.exp(-z))
+
+
+def slope(f: Callable[[float], float], h: float = 1e-4) -> float:
+    """f'(0) by differences whose error falls with h^4."""
+    return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h)

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from robustcaps.capsules.kernels import choice
-from robustcaps.capsules.routing import Competition, Routed, Wiring, convolution, em_routing, everywhere
+from robustcaps.capsules.routing import Activation, Competition, Routed, Wiring, convolution, em_routing, everywhere
 from robustcaps.errors import UserError
 
 pytest.importorskip("numba")
 
 COMPETITIONS: tuple[Competition, ...] = get_args(Competition)
+RULES: tuple[Activation, ...] = get_args(Activation)
 OUTPUTS = ("poses", "logits", "variance", "support")
 LEARNED = ("poses", "activations", "transforms", "beta_a", "beta_u")
 WIRINGS = {
@@ -48,6 +49,7 @@ class Case:
     offsets: Tensor | None
     variance_floor: float = 0.01
     competition: Competition = "field"
+    activation: Activation = "cost"
 
     def route(self, backend: choice.Backend = "numba", dtype: torch.dtype = torch.float32) -> Routed:
         named: dict[str, Any] = {name: x.to(dtype) if isinstance(x, Tensor) else x for name, x in vars(self).items()}
@@ -61,7 +63,8 @@ class Case:
             (getattr(routed, name) * like_rows(getattr(routed, name), seed)).sum() for seed, name in enumerate(OUTPUTS)
         )
         assert isinstance(loss, Tensor)
-        return dict(zip(LEARNED, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(LEARNED, found, strict=True))
 
 
 def like_rows(x: Tensor, seed: int) -> Tensor:
@@ -77,6 +80,7 @@ def make_case(
     child_types: int = 2,
     types: int = 3,
     iterations: int = 3,
+    side: int = 4,
     shared: bool = False,
     offsets: bool = False,
     seed: int = 0,
@@ -93,7 +97,7 @@ def make_case(
         wiring=wiring,
         poses=draw(n, positions, child_types, 16),
         activations=draw(n, positions, child_types).sigmoid(),
-        transforms=0.3 * draw(*pairs, 4, 4),
+        transforms=0.6 / side**0.5 * draw(*pairs, side, side),
         beta_a=draw(types),
         beta_u=0.2 * draw(types),
         inverse_temperature=torch.linspace(0.05, 0.1, iterations),
@@ -120,20 +124,26 @@ def errors(case: Case, backend: choice.Backend) -> dict[str, float]:
 
 
 def assert_close(case: Case, tolerance: float = 1e-4) -> None:
-    """Near the definition; where float32 itself is not (assignments can be chaotic), not far worse than PyTorch's."""
-    allowed = max(tolerance, 20 * max(errors(case, "torch").values()))
+    """Within the tolerance of the definition in float64."""
     found = errors(case, "numba")
-    assert max(found.values()) < allowed, found
+    assert max(found.values()) < tolerance, found
+
+
+def allowed(case: Case) -> float:
+    """What sharp assignments make of the rounding of float32, PyTorch's own as well."""
+    return max(1e-4, 20 * max(errors(case, "torch").values()))
 
 
 @settings(deadline=None, max_examples=40)
 @given(
     wiring=st.sampled_from(sorted(WIRINGS)),
     competition=st.sampled_from(COMPETITIONS),
+    activation=st.sampled_from(RULES),
+    side=st.sampled_from([4, 16]),
     n=st.integers(0, 5),
     child_types=st.integers(1, 4),
     types=st.sampled_from([1, 2, 5, 15, 16, 17, 33]),
-    iterations=st.integers(1, 5),
+    iterations=st.integers(1, 3),
     shared=st.booleans(),
     offsets=st.booleans(),
     variance_floor=st.sampled_from([1.0, 0.3]),
@@ -143,14 +153,29 @@ def test_kernel_agrees_with_the_definition(wiring, **options):
     assert_close(make_case(WIRINGS[wiring], **options))
 
 
+@pytest.mark.parametrize("activation", RULES)
 @pytest.mark.parametrize("competition", COMPETITIONS)
-@pytest.mark.parametrize("floor", [1e-4, 1e-8])
-def test_votes_that_agree_far_from_zero(floor, competition):
-    """Mean 30 and standard deviation 0.01: E[V^2] - mu^2 would lose all digits."""
-    case = make_case(WIRINGS["dense"], offsets=True, variance_floor=floor, competition=competition)
+def test_many_iterations(competition, activation):
+    """Each one sharpens the assignments, and with them the rounding of float32, PyTorch's own as well."""
+    case = make_case(
+        WIRINGS["strided"], iterations=6, variance_floor=0.3, competition=competition, activation=activation
+    )
+    assert_close(case, tolerance=allowed(case))
+
+
+@pytest.mark.parametrize("competition", COMPETITIONS)
+@pytest.mark.parametrize("activation", RULES)
+def test_votes_that_agree_far_from_zero(activation, competition):
+    """Mean 30 and standard deviation 0.01: E[V^2] - mu^2 would lose all digits. All backends keep them."""
+    case = make_case(
+        WIRINGS["dense"], offsets=True, variance_floor=1e-4, competition=competition, activation=activation
+    )
     assert case.offsets is not None
     case = replace(case, transforms=case.transforms / 60, offsets=torch.full_like(case.offsets, 30))
     assert_close(case)
+    assert max(errors(case, "torch").values()) < 1e-4
+    sharp = replace(case, variance_floor=1e-8)
+    assert_close(sharp, tolerance=allowed(sharp))
     poses, turned = case.poses.clone(), case.transforms.clone()
     poses[..., 0] = 30
     turned[..., 0, :] = 1 + turned[..., 0, :] / 30
@@ -305,7 +330,7 @@ def test_auto_takes_the_kernel():
 
 @pytest.fixture
 def without_numba(monkeypatch):
-    monkeypatch.setitem(sys.modules, "robustcaps.capsules.kernels.em", None)
+    monkeypatch.setitem(sys.modules, "robustcaps.capsules.kernels.cpu.em", None)
     choice._load_kernel.cache_clear()
     yield
     choice._load_kernel.cache_clear()

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import itertools
+import shutil
+from dataclasses import asdict
+from typing import Any, get_args, get_type_hints
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import robustcaps as rc
 from robustcaps.capsules.layers import (
     DynamicRules,
     EMRules,
@@ -13,7 +19,14 @@ from robustcaps.capsules.layers import (
     VectorPrimaryCapsules,
     capsule_grid,
 )
-from robustcaps.capsules.routing import convolution, everywhere
+from robustcaps.capsules.routing import Wiring, convolution, everywhere
+from robustcaps.models.matrix_capsnet import MatrixCapsNet
+
+WIRINGS = {"convolution": convolution(5, 3, 2), "everywhere": everywhere(25)}
+CHOICES = {name: get_args(hint) for name, hint in get_type_hints(EMRules).items() if get_args(hint)}
+"""The words to choose from for each rule of EM routing that is a choice."""
+RULES = [EMRules(**dict(zip(CHOICES, chosen, strict=True))) for chosen in itertools.product(*CHOICES.values())]
+RULES += [EMRules(iterations=1), EMRules(iterations=5), EMRules(variance_floor=1.0)]
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +38,10 @@ def _seed():
 
 def matrix_children(n: int = 8, positions: int = 25, types: int = 4) -> tuple[Tensor, Tensor]:
     return torch.randn(n, positions, types, 16), torch.rand(n, positions, types)
+
+
+def make_matrix_layer(wiring: Wiring, rules: EMRules) -> MatrixCapsules:
+    return MatrixCapsules(wiring, child_types=4, types=3, rules=rules, shared=len(wiring.windows) == 1)
 
 
 def test_a_capsule_comes_from_one_position_and_neighbouring_channels():
@@ -85,18 +102,86 @@ def test_betas_and_transforms_are_learned():
         assert parameter.grad.abs().sum() > 0
 
 
-def test_rules_reach_the_routing():
+def describe(rules: EMRules) -> str:
+    """What differs from the usual rules."""
+    usual = asdict(EMRules())
+    return " ".join(f"{name}={value}" for name, value in asdict(rules).items() if value != usual[name]) or "usual"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: word} for name, words in CHOICES.items() if name not in {"poses", "betas"} for word in words[1:]),
+        {"iterations": 1},
+        {"variance_floor": 1.0},
+    ],
+    ids=str,
+)
+def test_rules_reach_the_routing(change):
     poses, activations = matrix_children()
-    layer = MatrixCapsules(convolution(5, 3, 2), child_types=4, types=3, rules=EMRules())
+    layer = make_matrix_layer(WIRINGS["convolution"], EMRules())
     usual = layer(poses, activations).logits
-    for rules in (
-        EMRules(iterations=1),
-        EMRules(competition="position"),
-        EMRules(variance_floor=1.0),
-        EMRules(schedule="rising"),
-    ):
-        layer.rules = rules
-        assert not torch.allclose(layer(poses, activations).logits, usual, rtol=1e-3)
+    layer.rules = EMRules(**change)
+    assert not torch.allclose(layer(poses, activations).logits, usual, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("poses", "side"), [("matrix", 4), ("vector", 16)])
+@pytest.mark.parametrize(("betas", "prices"), [("type", 3), ("shared", 1)])
+def test_rules_shape_the_parameters(poses, side, betas, prices):
+    layer = make_matrix_layer(WIRINGS["convolution"], EMRules(poses=poses, betas=betas))
+    assert layer.transforms.shape == (9, 4, 3, side, side)
+    assert layer.beta_a.shape == layer.beta_u.shape == (prices,)
+
+
+def test_shared_betas_are_the_same_beta_for_every_type():
+    poses, activations = matrix_children()
+    per_type = make_matrix_layer(WIRINGS["convolution"], EMRules())
+    shared = make_matrix_layer(WIRINGS["convolution"], EMRules(betas="shared"))
+    with torch.no_grad():
+        shared.transforms.copy_(per_type.transforms)
+        for layer in (per_type, shared):
+            layer.beta_a.fill_(0.7)
+            layer.beta_u.fill_(0.4)
+    torch.testing.assert_close(shared(poses, activations).logits, per_type(poses, activations).logits)
+    for layer in (per_type, shared):
+        layer(poses, activations).activations.square().sum().backward()
+    for one, many in ((shared.beta_a, per_type.beta_a), (shared.beta_u, per_type.beta_u)):
+        assert one.grad is not None and many.grad is not None
+        torch.testing.assert_close(one.grad.squeeze(), many.grad.sum(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("wiring", WIRINGS)
+@pytest.mark.parametrize("rules", RULES, ids=describe)
+def test_any_rules_start_soft_and_train(rules, wiring):
+    """Finite logits of the chosen spread, and a step of training with finite gradients that moves what is learned."""
+    poses, activations = matrix_children()
+    layer = make_matrix_layer(WIRINGS[wiring], rules)
+    layer.initialise(poses, activations)
+    logits = layer(poses, activations).logits
+    assert torch.isfinite(logits).all()
+    low, high = {"cost": (0.05, 1.2), "mean-cost": (0.14, 0.16), "mixture": (0.01, 1.2)}[rules.activation]
+    assert low <= logits.std().item() <= high
+    before = {name: value.detach().clone() for name, value in layer.named_parameters()}
+    optimiser = torch.optim.Adam(layer.parameter_groups(1e-3))
+    routed = layer(poses, activations)
+    (routed.activations[..., 0].mean() + routed.poses.square().mean()).backward()
+    optimiser.step()
+    learned = {"transforms"} if rules.activation == "mixture" else {"transforms", "beta_a", "beta_u"}
+    for name, value in layer.named_parameters():
+        assert torch.isfinite(value).all(), name
+        assert value.grad is None or torch.isfinite(value.grad).all(), name
+        assert torch.equal(value, before[name]) == (name not in learned), name
+
+
+@pytest.mark.parametrize("rules", RULES, ids=describe)
+def test_the_last_step_to_look_at_is_what_the_layer_finds(rules):
+    poses, activations = matrix_children()
+    layer = make_matrix_layer(WIRINGS["everywhere"], rules)
+    layer.initialise(poses, activations)
+    *_, last = layer.steps(poses, activations)
+    routed = layer(poses, activations)
+    torch.testing.assert_close(last.parents.poses, routed.poses, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(last.parents.logits, routed.logits, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -133,3 +218,57 @@ def test_lambda_rises_to_its_value_in_the_last_iteration() -> None:
     layer = MatrixCapsules(everywhere(4), child_types=2, types=3, rules=EMRules(iterations=4, schedule="rising"))
     layer.inverse_temperature.fill_(0.8)
     assert layer.inverse_temperatures.tolist() == pytest.approx([0.2, 0.4, 0.6, 0.8])
+
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "matrix-capsnet-small": [
+        *({name: word} for name, words in CHOICES.items() for word in words[1:]),
+        {"iterations": 1},
+        {"coordinates": False},
+        {"normalise": "none"},
+    ],
+    "vector-capsnet-small": [{"iterations": 1}, {"update": "assign"}, {"transforms": "shared"}],
+}
+ZOO = ["cnn", "cnn-small", "vector-capsnet", "vector-capsnet-small", "matrix-capsnet", "matrix-capsnet-small"]
+
+
+def build_small(name: str, **options: Any) -> nn.Module:
+    """Build a model of the zoo, with few capsule types, on small images."""
+    if name.startswith("matrix"):
+        options = {"filters": 4, "types": (2, 3, 2), **options}
+    model = rc.build_model(name, classes=3, channels=1, size=24, **options)
+    if isinstance(model, MatrixCapsNet):
+        model.initialise(torch.rand(8, 1, 24, 24))
+    return model.eval()
+
+
+def assert_compiled_model_agrees(model: nn.Module, backend: str) -> None:
+    """In its logits, and in its gradient by the images, which is what an attack asks for."""
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    images, weights = torch.rand(4, 1, 24, 24, requires_grad=True), torch.randn(4, 3)
+    logits, expected = compiled(images), model(images)
+    assert expected.std() > 1e-3
+    torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-3)
+    gradients = [torch.autograd.grad((weights * found).sum(), images)[0] for found in (logits, expected)]
+    assert (gradients[0] - gradients[1]).abs().max() <= 1e-2 * gradients[1].abs().max()
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_compiled_model_agrees(name):
+    assert_compiled_model_agrees(build_small(name), backend="eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"), [(name, options) for name, table in OPTIONS.items() for options in table], ids=str
+)
+def test_a_compiled_model_with_other_options_agrees(name, options):
+    assert_compiled_model_agrees(build_small(name, **options), backend="eager")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler, g++")
+@pytest.mark.parametrize("name", ZOO)
+def test_a_model_compiled_to_machine_code_agrees(name):
+    assert_compiled_model_agrees(build_small(name), backend="inductor")

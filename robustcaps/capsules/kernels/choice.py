@@ -6,17 +6,31 @@ import functools
 import importlib
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from robustcaps.errors import UserError
+from robustcaps.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from robustcaps.capsules.routing.wiring import Wiring
 
-Backend = Literal["auto", "torch", "numba"]
+Backend = Literal["auto", "torch", "numba", "triton"]
+
+
+class Fused(NamedTuple):
+    """A fused kernel: which tensors it is for, and what it takes to have it."""
+
+    device: str
+    module: str
+    install: str
+
+
+KERNELS = {
+    "numba": Fused("cpu", "robustcaps.capsules.kernels.cpu.em", "pip install 'robustcaps[fast]'"),
+    "triton": Fused("cuda", "robustcaps.capsules.kernels.cuda.em", "on Linux: pip install 'robustcaps[gpu]'"),
+}
 
 
 def fused_em_routing(
@@ -24,43 +38,72 @@ def fused_em_routing(
 ) -> Callable[..., Any] | None:
     """Return the kernel for these inputs, or None where PyTorch is to route.
 
-    'auto' takes the kernel where it can, 'numba' insists on it.
+    'auto' takes the kernel for their device where it can, 'numba' (CPU) and 'triton' (CUDA) insist on theirs.
     `learned`: poses, activations, transforms, beta_a, beta_u; `fixed`: inverse_temperature, offsets.
     """
     if backend == "torch":
         return None
-    obstacle = _obstacle(wiring, learned, fixed)
-    kernel = None if obstacle else _load_kernel()
-    if backend == "numba" and kernel is None:
-        reason = obstacle or "numba is not installed (pip install 'robustcaps[fast]')"
-        raise UserError(f"em_routing: backend 'numba' cannot be used: {reason}. Choose 'auto' or 'torch'.")
+    library = _library_for(learned[0].device) if backend == "auto" else backend
+    if library is None:
+        return None
+    if library not in KERNELS:
+        raise UserError(
+            f"em_routing: unknown backend '{library}'. {did_you_mean(library, ('auto', 'torch', *KERNELS))}"
+        )
+    obstacle = _obstacle(library, wiring, learned, fixed)
+    kernel = None if obstacle else _load_kernel(library)
+    if backend != "auto" and kernel is None:
+        reason = obstacle or f"{library} is not installed ({KERNELS[library].install})"
+        raise UserError(f"em_routing: backend '{library}' cannot be used: {reason}. Choose 'auto' or 'torch'.")
     return kernel
 
 
-def _obstacle(wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Tensor | None]) -> str | None:
+def _library_for(device: torch.device) -> str | None:
+    """Return the library whose kernel is made for a device."""
+    return next((library for library, kernel in KERNELS.items() if kernel.device == device.type), None)
+
+
+def _obstacle(library: str, wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Tensor | None]) -> str | None:
     """Return why the kernel cannot work on these inputs, if so."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return "PyTorch is compiling, and cannot see into it"
     if any(x is not None and x.requires_grad for x in fixed):
         return "it has no gradient for offsets and inverse_temperature"
-    for x in (*learned, *fixed):
-        if x is not None and (x.device.type != "cpu" or x.dtype != torch.float32):
-            return f"it works on float32 on the CPU, not on {x.dtype} on {x.device}"
-    return None if _fits(wiring, learned, fixed) else "it takes 4x4 poses and shapes exactly as documented"
+    floats = [x for x in (*learned, *fixed) if x is not None]
+    device = KERNELS[library].device
+    for x in floats:
+        if x.dtype != torch.float32 or not (x.device.type == device or (library == "triton" and _interpreted())):
+            return f"it works on float32 on {device}, not on {x.dtype} on {x.device}"
+    if len({x.device for x in (*floats, wiring.windows, wiring.rivals)}) > 1:
+        return "it works on one device, and inputs or wiring are on another"
+    if not _fits(wiring, learned, fixed):
+        return "it takes poses of 16, 4x4 or 16x16 transforms, and shapes exactly as documented"
+    return None
+
+
+def _interpreted() -> bool:
+    """Tell whether Triton's interpreter runs the kernels (TRITON_INTERPRET=1), which takes tensors of any device."""
+    try:
+        return bool(importlib.import_module("robustcaps.capsules.kernels.cuda.jit").INTERPRETED)
+    except ImportError:
+        return False
 
 
 def _fits(wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Tensor | None]) -> bool:
-    """Tell whether all shapes fit together: the kernel itself looks at none of them."""
+    """Tell whether all shapes fit together: the kernels themselves look at none of them.
+
+    Where windows point is looked at on a CPU only, as reading it from a GPU would wait for all that is under way there.
+    """
     poses, _, transforms, *_ = learned
     if poses.ndim != 4 or transforms.ndim not in {4, 5}:
         return False
     n, positions, child_types, _ = poses.shape
-    slots, types = wiring.windows.shape[1], transforms.shape[-3]
+    slots, types, side = wiring.windows.shape[1], transforms.shape[-3], transforms.shape[-1]
     iterations = fixed[0].numel() if fixed[0] is not None else 0
     shapes = (
         (n, positions, child_types, 16),
         (n, positions, child_types),
-        (slots, child_types, types, 4, 4)[5 - transforms.ndim :],
+        (slots, child_types, types, side, side)[5 - transforms.ndim :],
         (types,),
         (types,),
         (iterations,),
@@ -68,19 +111,21 @@ def _fits(wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Tensor | No
     )
     return (
         all(x is None or x.shape == shape for x, shape in zip((*learned, *fixed), shapes, strict=True))
+        and side in {4, 16}
         and min(child_types, types, iterations, wiring.windows.numel()) > 0
-        and len(wiring.rivals) == positions > int(wiring.windows.max())
+        and len(wiring.rivals) == positions
+        and (poses.device.type != "cpu" or positions > int(wiring.windows.max()))
     )
 
 
 @functools.cache
-def _load_kernel() -> Callable[..., Any] | None:
-    """Import the kernel; without numba, say once what that costs."""
+def _load_kernel(library: str) -> Callable[..., Any] | None:
+    """Import the kernel; without its library, say once what that costs."""
     try:
-        module = importlib.import_module("robustcaps.capsules.kernels.em")
+        module = importlib.import_module(KERNELS[library].module)
     except ImportError:
         warnings.warn(
-            "EM routing runs in PyTorch, many times slower: numba is not installed (pip install 'robustcaps[fast]').",
+            f"EM routing runs in PyTorch, many times slower: {library} is not installed ({KERNELS[library].install}).",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -11,22 +11,38 @@ from robustcaps.capsules.routing.dynamic import (
     squashed_length,
     vector_votes,
 )
-from robustcaps.capsules.routing.em import Competition, Routed, e_step, em_routing, m_step, matrix_votes, route_votes
+from robustcaps.capsules.routing.em import (
+    Activation,
+    Competition,
+    Routed,
+    Step,
+    e_step,
+    em_routing,
+    em_steps,
+    m_step,
+    matrix_votes,
+    parent_logits,
+    route_votes,
+)
 from robustcaps.capsules.routing.wiring import Wiring, convolution, everywhere
 
 __all__ = [
+    "Activation",
     "Competition",
     "Routed",
+    "Step",
     "Update",
     "Wiring",
     "convolution",
     "dynamic_routing",
     "e_step",
     "em_routing",
+    "em_steps",
     "everywhere",
     "length_logit",
     "m_step",
     "matrix_votes",
+    "parent_logits",
     "route_votes",
     "squash",
     "squashed_length",

@@ -1,11 +1,12 @@
 """EM routing between matrix capsules (Hinton, Sabour, Frosst, ICLR 2018), fully connected or convolutional.
 
 Symbols: n samples; Q child positions with B capsule types; P parent positions with C types; a parent sees a window of
-S slots, hence I = S*B children i; h runs over the H = 16 components of a pose. A fully connected layer has P = 1.
+S slots, hence I = S*B children i; h runs over the H components of a pose (16). A fully connected layer has P = 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,9 +18,13 @@ from robustcaps.capsules.kernels.choice import Backend, fused_em_routing
 from robustcaps.capsules.routing.wiring import Wiring
 
 Competition = Literal["field", "position"]
+Activation = Literal["cost", "mean-cost", "mixture"]
+"""What activates a parent: see `parent_logits`."""
 
 EMPTY = 1e-12
 """Added to sum_i r_ij before dividing by it: a parent without children keeps a finite pose and gradient."""
+WHOLE = 1e-3
+"""A parent's share of its layer is taken of 1 + WHOLE: so one that has got everything keeps a finite logit."""
 NOWHERE = -1e30
 """The log-likelihood of a parent that does not exist (padding of `Wiring.rivals`)."""
 
@@ -34,7 +39,7 @@ class Routed:
     poses: Tensor
     """mu (n, P, C, H)."""
     logits: Tensor
-    """(n, P, C): the argument of the logistic, lambda (beta_a - cost)."""
+    """(n, P, C): the argument of the logistic; see `parent_logits`."""
     variance: Tensor
     """sigma^2 (n, P, C, H), the floor included."""
     support: Tensor
@@ -44,6 +49,17 @@ class Routed:
     def activations(self) -> Tensor:
         """The capsules' activations a (n, P, C) in [0,1]."""
         return self.logits.sigmoid()
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One EM iteration: the assignments it began with, and the parents it found."""
+
+    assignments: Tensor
+    """R_ij (n, P, C, I)."""
+    squares: Tensor
+    """(V_ij - mu_j)^2 (n, P, C, I, H)."""
+    parents: Routed
 
 
 def em_routing(
@@ -57,6 +73,7 @@ def em_routing(
     inverse_temperature: Tensor,
     variance_floor: float,
     competition: Competition = "field",
+    activation: Activation = "cost",
     offsets: Tensor | None = None,
     backend: Backend = "auto",
 ) -> Routed:
@@ -76,6 +93,7 @@ def em_routing(
         inverse_temperature=inverse_temperature,
         variance_floor=variance_floor,
         competition=competition,
+        activation=activation,
         offsets=offsets,
     )
     return routed
@@ -84,16 +102,20 @@ def em_routing(
 def _route_in_parts(
     poses: Tensor, activations: Tensor, transforms: Tensor, wiring: Wiring, *, offsets: Tensor | None, **options: Any
 ) -> Routed:
-    """Route by the definition, as many samples at once as the device likes."""
+    """Route by the definition, as many samples at once as the device likes.
+
+    Votes are routed without the first slot's offset, which all share: so none of their digits is spent on it.
+    """
     samples = _samples_at_once(poses, transforms, wiring)
+    common, apart = (0.0, None) if offsets is None else (offsets[0], offsets - offsets[0])
     parts = [
-        route_votes(matrix_votes(some_poses, transforms, wiring, offsets), some_activations, wiring, **options)
+        route_votes(matrix_votes(some_poses, transforms, wiring, apart), some_activations, wiring, **options)
         for some_poses, some_activations in zip(
             torch.split(poses, samples), torch.split(activations, samples), strict=True
         )
     ]
     return Routed(
-        poses=torch.cat([part.poses for part in parts]),
+        poses=torch.cat([part.poses for part in parts]) + common,
         logits=torch.cat([part.logits for part in parts]),
         variance=torch.cat([part.variance for part in parts]),
         support=torch.cat([part.support for part in parts]),
@@ -110,14 +132,15 @@ def _samples_at_once(poses: Tensor, transforms: Tensor, wiring: Wiring) -> int:
 
 
 def matrix_votes(poses: Tensor, transforms: Tensor, wiring: Wiring, offsets: Tensor | None = None) -> Tensor:
-    """Return the votes V_ij = M_i W_ij (n, P, C, I, H) of poses M (n, Q, B, H), read as square matrices.
+    """Return the votes V_ij = M_i W_ij (n, P, C, I, H) of poses M (n, Q, B, H).
 
-    `transforms` is (S, B, C, side, side), or (B, C, side, side) where all slots share it.
+    `transforms` is (S, B, C, side, side), or (B, C, side, side) where all slots share it. A pose is read as a matrix
+    with rows of that length: 4x4 with side 4, one vector with side 16.
     `offsets` (S, H) are added to the votes of a slot (coordinate addition).
     """
     side = transforms.shape[-1]
     seen = in_windows(poses, wiring.windows)
-    matrices = seen.view(*seen.shape[:-1], side, side)
+    matrices = seen.unflatten(-1, (-1, side))
     equation = "npsbxy,bcyz->npcsbxz" if transforms.ndim == 4 else "npsbxy,sbcyz->npcsbxz"
     votes = torch.einsum(equation, matrices, transforms).flatten(-2)
     if offsets is not None:
@@ -125,7 +148,13 @@ def matrix_votes(poses: Tensor, transforms: Tensor, wiring: Wiring, offsets: Ten
     return votes.flatten(3, 4).contiguous()
 
 
-def route_votes(
+def route_votes(votes: Tensor, activations: Tensor, wiring: Wiring, **options: Any) -> Routed:
+    """Fit the parents to votes (n, P, C, I, H) of children with activations (n, Q, B); options: see `em_steps`."""
+    *_, last = em_steps(votes, activations, wiring, **options)
+    return last.parents
+
+
+def em_steps(
     votes: Tensor,
     activations: Tensor,
     wiring: Wiring,
@@ -135,22 +164,29 @@ def route_votes(
     inverse_temperature: Tensor,
     variance_floor: float,
     competition: Competition = "field",
-) -> Routed:
-    """Fit the parents to votes (n, P, C, I, H) of children with activations (n, Q, B), one EM iteration per lambda_t.
+    activation: Activation = "cost",
+) -> Iterator[Step]:
+    """Yield the EM iterations, one per lambda_t, on votes (n, P, C, I, H) of children with activations (n, Q, B).
 
     `beta_a`, `beta_u` (C,) price a capsule's use and a vote's description; `inverse_temperature` (T,) is lambda_t.
     A child is shared out among all parents whose window holds it (`field`), or in every window anew (`position`).
+    Votes are taken relative to the first one: where they agree far from 0, float32 keeps the digits they differ in.
     """
     n, _, types, _, _ = votes.shape
+    centre = votes[..., :1, :].detach()
+    votes = votes - centre
     child_activations = in_windows(activations, wiring.windows).flatten(2).unsqueeze(2)
-    parents = parents_per_child(wiring, types=types, competition=competition)
-    R = parents.to(votes).reciprocal().repeat_interleave(activations.shape[2], dim=1).unsqueeze(1)
+    rivals = parents_per_child(wiring, types=types, competition=competition)
+    R = rivals.to(votes).reciprocal().repeat_interleave(activations.shape[2], dim=1).unsqueeze(1)
     R = R.expand(n, -1, types, -1)
-    routed, squares = m_step(votes, R * child_activations, beta_a, beta_u, inverse_temperature[0], variance_floor)
-    for scale in inverse_temperature[1:]:
-        R = e_step(squares, routed, wiring, competition)
-        routed, squares = m_step(votes, R * child_activations, beta_a, beta_u, scale, variance_floor)
-    return routed
+    step: Step | None = None
+    for scale in inverse_temperature.unbind():
+        if step is not None:
+            R = e_step(step.squares, step.parents, wiring, competition)
+        mu, variance, support, squares = m_step(votes, R * child_activations, variance_floor, centre)
+        logits = parent_logits(variance, support, beta_a, beta_u, scale, activation)
+        step = Step(R, squares, Routed(poses=mu, logits=logits, variance=variance, support=support))
+        yield step
 
 
 def in_windows(children: Tensor, windows: Tensor) -> Tensor:
@@ -165,21 +201,36 @@ def parents_per_child(wiring: Wiring, *, types: int, competition: Competition) -
 
 
 def m_step(
-    votes: Tensor, r: Tensor, beta_a: Tensor, beta_u: Tensor, scale: Tensor, variance_floor: float
-) -> tuple[Routed, Tensor]:
-    """Fit each parent to its votes (n, P, C, I, H), weighted by r_ij = R_ij a_i (n, P, C, I); `scale` is lambda.
+    votes: Tensor, r: Tensor, variance_floor: float, centre: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Fit each parent to its votes (n, P, C, I, H), given less `centre`, weighted by r_ij = R_ij a_i (n, P, C, I).
 
-    Also returns (V_ij - mu_j)^2, which the E-step needs again. The variance is taken in a second pass around the mean:
-    E[V^2] - mu^2 loses all digits in float32 where votes agree far from 0.
+    Returns mu, sigma^2, S_j = sum_i r_ij, and (V_ij - mu_j)^2, which the E-step needs again. The variance is taken in a
+    second pass around the mean: E[V^2] - mu^2 loses all digits in float32 where votes agree far from 0.
     """
     support = r.sum(dim=-1)
-    weights = (r / (support + EMPTY).unsqueeze(-1)).unsqueeze(-2)
-    mu = weights @ votes
+    share = (support + EMPTY).reciprocal()[..., None, None]
+    weights = r.unsqueeze(-2) * share
+    mu = weights @ votes - EMPTY * share * centre  # less the centre, as the votes; without votes mu is 0
     squares = (votes - mu).square()
     variance = (weights @ squares).squeeze(-2) + variance_floor
-    cost = support * (beta_u.unsqueeze(-1) + 0.5 * variance.log()).sum(dim=-1)
-    logits = scale * (beta_a - cost)
-    return Routed(poses=mu.squeeze(-2), logits=logits, variance=variance, support=support), squares
+    return (mu + centre).squeeze(-2), variance, support, squares
+
+
+def parent_logits(
+    variance: Tensor, support: Tensor, beta_a: Tensor, beta_u: Tensor, scale: Tensor, activation: Activation
+) -> Tensor:
+    """Return the logits (n, P, C) of parents with sigma^2 (n, P, C, H) and S_j = sum_i r_ij (n, P, C).
+
+    `cost`: lambda (beta_a - S_j sum_h (beta_u + log sigma_j^h)), the paper's minimum description length.
+    `mean-cost`: the same for normalised r_ij, hence without S_j.
+    `mixture`: those of a_j = S_j / sum_k S_k over the layer, as in a Gaussian mixture; no beta, no lambda.
+    """
+    if activation == "mixture":
+        layer = support.sum(dim=(1, 2), keepdim=True)
+        return (support + EMPTY).log() - ((1 + WHOLE) * layer - support + EMPTY).log()
+    cost = (beta_u.unsqueeze(-1) + 0.5 * variance.log()).sum(dim=-1)
+    return scale * (beta_a - (cost if activation == "mean-cost" else support * cost))
 
 
 def e_step(squares: Tensor, parents: Routed, wiring: Wiring, competition: Competition = "field") -> Tensor:

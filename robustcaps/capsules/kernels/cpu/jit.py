@@ -13,8 +13,8 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 def inlined(function: Kernel) -> Kernel:
-    """Compile a piece of a kernel; it is cached with the kernel that calls it."""
-    return cast("Kernel", numba.njit(nogil=True, error_model="numpy")(function))
+    """Compile a piece of a kernel into the one that calls it: passing tuples of arrays costs more than the piece."""
+    return cast("Kernel", numba.njit(nogil=True, error_model="numpy", forceinline=True)(function))
 
 
 def compiled(function: Kernel) -> Kernel:
@@ -25,7 +25,7 @@ def compiled(function: Kernel) -> Kernel:
     try:
         return cast("Kernel", numba.njit(nogil=True, error_model="numpy", cache=True)(function))
     except RuntimeError:  # numba found no folder that it may write
-        return inlined(function)
+        return cast("Kernel", numba.njit(nogil=True, error_model="numpy")(function))
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from robustcaps.capsules.kernels.forward import Parents
-from robustcaps.capsules.kernels.jit import compiled, inlined
-from robustcaps.capsules.kernels.lanes import LANES, fma, load, splat, store, total
-from robustcaps.capsules.kernels.votes import (
+from robustcaps.capsules.kernels.cpu.forward import Parents
+from robustcaps.capsules.kernels.cpu.jit import compiled, inlined
+from robustcaps.capsules.kernels.cpu.lanes import LANES, fma, load, splat, store, total, totals
+from robustcaps.capsules.kernels.cpu.votes import (
+    MEAN_COST,
+    MIXTURE,
     POSE,
     Floats,
     Layer,
@@ -23,8 +25,9 @@ from robustcaps.capsules.kernels.votes import (
     half_log_volume,
     inverse_variance,
     open_window,
+    store_four,
 )
-from robustcaps.capsules.routing.em import EMPTY
+from robustcaps.capsules.routing.em import EMPTY, WHOLE
 
 
 class Gradients(NamedTuple):
@@ -35,11 +38,13 @@ class Gradients(NamedTuple):
     activations: Floats
     """(n, Q, B)."""
     transforms: Floats
-    """(S or 1, B, K, H, 16 lanes), or of length 0 where nobody asks for it."""
+    """(S or 1, B, K, 16 or 256 numbers, 16 lanes), or of length 0 where nobody asks for it."""
     beta_a: Floats
     """(C,)."""
     beta_u: Floats
     """(C,)."""
+    totals: Floats
+    """(n,)."""
 
 
 class Pulls(NamedTuple):
@@ -57,6 +62,8 @@ class Pulls(NamedTuple):
     """g_z of the block at hand (16 lanes)."""
     votes: Floats
     """g_V of the child at hand (H, 16 lanes)."""
+    by_parent: Floats
+    """What each parent adds to g_M of the child at hand (H, 16 lanes)."""
     weights: Floats
     """r/S of the child at hand (T, 16 lanes)."""
     inverse: Floats
@@ -88,7 +95,7 @@ def pull_back_samples(
                         take_upstream(upstream, pulls, n, t, p, k)
                     else:
                         pull_back_log_joint(layer, trace, window, pulls, row, t, p, k)
-                    pull_back_logits(layer, trace, pulls, gradients, row, t, p, k)
+                    pull_back_logits(layer, trace, pulls, gradients, n, row, t, p, k)
                     pull_back_weights(trace, window, pulls, row, t, p, k)
                     if t == 0:
                         pull_back_votes(layer, trace, window, pulls, gradients, n, row, p, k)
@@ -115,18 +122,12 @@ def pull_back_log_joint(
     """E-step: g_mu = sum_i g_L d/sigma^2, g_var = sum_i g_L (d^2/sigma^2 - 1) / (2 sigma^2), g_z = (1-a) sum_i g_L."""
     mean, variance = trace.mean[row, t, p, k], trace.variance[row, t, p, k]
     g_mean, g_variance = pulls.mean[t, p, k], pulls.variance[t, p, k]
-    for h in range(POSE):
-        store(g_mean, (h,), splat(0.0))
-        store(g_variance, (h,), splat(0.0))
+    g_L = pulls.assignments[t + 1, p, :, k]
     g_prior = splat(0.0)
     for i in range(len(window.r)):
-        g_L = load(pulls.assignments, (t + 1, p, i, k))
-        g_prior += g_L
-        for h in range(POSE):
-            d = load(window.votes, (i, h)) - load(mean, (h,))
-            pull = g_L * d
-            store(g_mean, (h,), load(g_mean, (h,)) + pull)
-            store(g_variance, (h,), fma(pull, d, load(g_variance, (h,))))
+        g_prior += load(g_L, (i,))
+    for h in range(0, POSE, 4):
+        pull_components(window, g_L, mean, g_mean, g_variance, h)
     for h in range(POSE):
         inverse = inverse_variance(variance, h, layer.floor)
         store(g_mean, (h,), load(g_mean, (h,)) * inverse)
@@ -139,23 +140,68 @@ def pull_back_log_joint(
 
 
 @inlined
+def pull_components(window: Window, g_L: Floats, mean: Floats, g_mean: Floats, g_variance: Floats, h: int) -> None:
+    """Set sum_i g_L d and sum_i g_L d^2 of components h..h+3, which stay in registers."""
+    mu0, mu1, mu2, mu3 = load(mean, (h,)), load(mean, (h + 1,)), load(mean, (h + 2,)), load(mean, (h + 3,))
+    m0, m1, m2, m3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+    v0, v1, v2, v3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+    for i in range(len(window.r)):
+        pull = load(g_L, (i,))
+        d0, d1 = load(window.votes, (i, h)) - mu0, load(window.votes, (i, h + 1)) - mu1
+        d2, d3 = load(window.votes, (i, h + 2)) - mu2, load(window.votes, (i, h + 3)) - mu3
+        p0, p1, p2, p3 = pull * d0, pull * d1, pull * d2, pull * d3
+        m0, m1, m2, m3 = m0 + p0, m1 + p1, m2 + p2, m3 + p3
+        v0, v1, v2, v3 = fma(p0, d0, v0), fma(p1, d1, v1), fma(p2, d2, v2), fma(p3, d3, v3)
+    store_four(g_mean, h, (m0, m1, m2, m3))
+    store_four(g_variance, h, (v0, v1, v2, v3))
+
+
+@inlined
 def pull_back_logits(
-    layer: Layer, trace: Trace, pulls: Pulls, gradients: Gradients, row: int, t: int, p: int, k: int
+    layer: Layer, trace: Trace, pulls: Pulls, gradients: Gradients, n: int, row: int, t: int, p: int, k: int
 ) -> None:
-    """Of z = lambda (beta_a - sum_i r sum_h (beta_u + log sigma_h)): g_S, g_var and the betas' gradients."""
+    """Of the logits z: g_S, g_var, and the gradients of what prices a parent."""
     variance, g_variance = trace.variance[row, t, p, k], pulls.variance[t, p, k]
     for lane in range(min(LANES, len(layer.beta_a) - k * LANES)):
-        c = k * LANES + lane
-        support = trace.support[row, t, p, k, lane]
-        pull = layer.scales[t] * pulls.logits[lane]
-        gradients.beta_a[c] += pull
-        gradients.beta_u[c] -= pull * support * POSE
-        log_sigmas = POSE * layer.beta_u[c] + half_log_volume(variance, lane, layer.floor)
-        pulls.support[lane] -= pull * log_sigmas
-        pulls.logits[lane] = pull * support
+        if layer.rule == MIXTURE:
+            pull_back_share(layer, trace, pulls, gradients, (n, row, t, p, k, lane))
+        else:
+            pull_back_cost(layer, trace, pulls, gradients, (row, t, p, k, lane))
     half_pull = splat(0.5) * load(pulls.logits, ())
     for h in range(POSE):
         store(g_variance, (h,), load(g_variance, (h,)) - half_pull * inverse_variance(variance, h, layer.floor))
+
+
+@inlined
+def pull_back_cost(
+    layer: Layer, trace: Trace, pulls: Pulls, gradients: Gradients, place: tuple[int, int, int, int, int]
+) -> None:
+    """Of z = lambda (beta_a - S sum_h (beta_u + log sigma_h)), or 1 for S: g_S, betas; leaves -g_{log sigma} as g_z."""
+    row, t, p, k, lane = place
+    c = k * LANES + lane
+    pull = layer.scales[t] * pulls.logits[lane]
+    weight = trace.support[row, t, p, k, lane]
+    if layer.rule == MEAN_COST:
+        weight = 1.0
+    else:
+        log_sigmas = POSE * layer.beta_u[c] + half_log_volume(trace.variance[row, t, p, k], lane, layer.floor)
+        pulls.support[lane] -= pull * log_sigmas
+    gradients.beta_a[c] += pull
+    gradients.beta_u[c] -= pull * weight * POSE
+    pulls.logits[lane] = pull * weight
+
+
+@inlined
+def pull_back_share(
+    layer: Layer, trace: Trace, pulls: Pulls, gradients: Gradients, place: tuple[int, int, int, int, int, int]
+) -> None:
+    """Of z = log S - log((1 + WHOLE) A - S), A the total of the layer: g_S and g_A; sigma has no say."""
+    n, row, t, p, k, lane = place
+    support, pull = trace.support[row, t, p, k, lane], pulls.logits[lane]
+    rest = (1.0 + WHOLE) * layer.totals[n] - support + EMPTY
+    pulls.support[lane] += pull / (support + EMPTY) + pull / rest
+    gradients.totals[n] -= pull * (1.0 + WHOLE) / rest
+    pulls.logits[lane] = 0.0
 
 
 @inlined
@@ -221,9 +267,7 @@ def pull_back_votes(
                 support = load(trace.support, (row, t, p, k)) + splat(EMPTY)
                 store(pulls.weights, (t,), R * splat(layer.activations[n, q, b]) / support)
             collect_votes(trace, window, pulls, (row, p, i, k))
-            pull_back_poses(layer.transforms, pulls.votes, gradients.poses, (n, q, b, w, k))
-            if len(gradients.transforms):
-                pull_back_transforms(layer.poses, pulls.votes, gradients.transforms, (n, q, b, w, k))
+            pull_back_transformed(layer, pulls, gradients, (n, q, b, w, k))
 
 
 @inlined
@@ -244,8 +288,50 @@ def collect_votes(trace: Trace, window: Window, pulls: Pulls, place: tuple[int, 
 
 
 @inlined
+def pull_back_transformed(
+    layer: Layer, pulls: Pulls, gradients: Gradients, place: tuple[int, int, int, int, int]
+) -> None:
+    """Of V = M W: g_M and, where somebody asks for it, g_W."""
+    if len(layer.vectors) > 0:
+        pull_back_vectors(layer.transforms, pulls.votes, pulls.by_parent, gradients.poses, place)
+        if len(gradients.transforms):
+            pull_back_vector_transforms(layer.poses, pulls.votes, gradients.transforms, place)
+    else:
+        pull_back_poses(layer.transforms, pulls.votes, pulls.by_parent, gradients.poses, place)
+        if len(gradients.transforms):
+            pull_back_transforms(layer.poses, pulls.votes, gradients.transforms, place)
+
+
+@inlined
+def pull_back_vectors(
+    transforms: Floats, g_votes: Floats, by_parent: Floats, g_poses: Floats, place: tuple[int, int, int, int, int]
+) -> None:
+    """Of vectors V = M W: g_M = W g_V, added over the parents."""
+    n, q, b, w, k = place
+    for y in range(POSE):
+        pull = splat(0.0)
+        for z in range(POSE):
+            pull = fma(load(g_votes, (z,)), load(transforms, (w, b, k, POSE * y + z)), pull)
+        store(by_parent, (y,), pull)
+    store(g_poses, (n, q, b), load(g_poses, (n, q, b)) + totals(by_parent))
+
+
+@inlined
+def pull_back_vector_transforms(
+    poses: Floats, g_votes: Floats, g_transforms: Floats, place: tuple[int, int, int, int, int]
+) -> None:
+    """Of vectors V = M W: g_W = M^T g_V, added over the children."""
+    n, q, b, w, k = place
+    for y in range(POSE):
+        component = splat(poses[n, q, b, y])
+        for z in range(POSE):
+            pull = fma(component, load(g_votes, (z,)), load(g_transforms, (w, b, k, POSE * y + z)))
+            store(g_transforms, (w, b, k, POSE * y + z), pull)
+
+
+@inlined
 def pull_back_poses(
-    transforms: Floats, g_votes: Floats, g_poses: Floats, place: tuple[int, int, int, int, int]
+    transforms: Floats, g_votes: Floats, by_parent: Floats, g_poses: Floats, place: tuple[int, int, int, int, int]
 ) -> None:
     """Of V = M W: g_M = g_V W^T, added over the parents."""
     n, q, b, w, k = place
@@ -256,7 +342,8 @@ def pull_back_poses(
             pull = load(g_votes, (4 * x,)) * w0
             pull = fma(load(g_votes, (4 * x + 1,)), w1, pull)
             pull = fma(load(g_votes, (4 * x + 2,)), w2, pull)
-            g_poses[n, q, b, 4 * x + y] += total(fma(load(g_votes, (4 * x + 3,)), w3, pull))
+            store(by_parent, (4 * x + y,), fma(load(g_votes, (4 * x + 3,)), w3, pull))
+    store(g_poses, (n, q, b), load(g_poses, (n, q, b)) + totals(by_parent))
 
 
 @inlined

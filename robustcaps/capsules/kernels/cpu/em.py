@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from robustcaps.capsules.kernels.backward import Gradients, Pulls, pull_back_samples
-from robustcaps.capsules.kernels.forward import Parents, route_samples
-from robustcaps.capsules.kernels.lanes import LANES
-from robustcaps.capsules.kernels.packing import as_array, pack_transforms, room, uniform_assignments, unpack_transforms
-from robustcaps.capsules.kernels.threads import run_parts, split
-from robustcaps.capsules.kernels.votes import POSE, Layer, Trace, Window
-from robustcaps.capsules.routing.em import Competition, Routed
+from robustcaps.capsules.kernels.cpu.backward import Gradients, Pulls, pull_back_samples
+from robustcaps.capsules.kernels.cpu.forward import Parents, route_samples
+from robustcaps.capsules.kernels.cpu.lanes import LANES
+from robustcaps.capsules.kernels.cpu.packing import (
+    as_array,
+    pack_transforms,
+    room,
+    uniform_assignments,
+    unpack_transforms,
+    zeros,
+)
+from robustcaps.capsules.kernels.cpu.threads import run_parts, split
+from robustcaps.capsules.kernels.cpu.votes import POSE, Layer, Trace, Window
+from robustcaps.capsules.routing.em import Activation, Competition, Routed
 from robustcaps.capsules.routing.wiring import Wiring
 
 
@@ -26,6 +33,7 @@ class Setting(NamedTuple):
     inverse_temperature: Tensor
     variance_floor: float
     competition: Competition
+    activation: Activation
     offsets: Tensor | None
 
 
@@ -40,10 +48,11 @@ def em_routing(
     inverse_temperature: Tensor,
     variance_floor: float,
     competition: Competition,
+    activation: Activation,
     offsets: Tensor | None,
 ) -> Routed:
     """Do what `routing.em_routing` does; all tensors are float32 on the CPU."""
-    setting = Setting(wiring, inverse_temperature, variance_floor, competition, offsets)
+    setting = Setting(wiring, inverse_temperature, variance_floor, competition, activation, offsets)
     learned = (poses, activations, transforms, beta_a, beta_u)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in learned)
     mu, logits, variance, support = FusedRouting.apply(setting, keep, *learned)  # type: ignore[no-untyped-call]
@@ -92,14 +101,22 @@ class FusedRouting(torch.autograd.Function):
                 totals.transforms[part],
                 totals.beta_a[part],
                 totals.beta_u[part],
+                totals.totals,
             )
             scratch = new_window(layer), new_pulls(layer)
             pull_back_samples(layer, trace, parents, *scratch, gradients, first, last)
 
         run_parts(work, len(parts))
-        g_poses, g_activations, g_packed, g_beta_a, g_beta_u = (torch.from_numpy(x) for x in totals)
+        g_poses, g_activations, g_packed, g_beta_a, g_beta_u, g_totals = (torch.from_numpy(x) for x in totals)
+        g_activations += g_totals[:, None, None] * times_given(ctx.setting)[:, None]
         g_transforms = unpack_transforms(g_packed.sum(dim=0), transforms) if ctx.needs_input_grad[4] else None
         return None, None, g_poses, g_activations, g_transforms, g_beta_a.sum(dim=0), g_beta_u.sum(dim=0)
+
+
+def times_given(setting: Setting) -> Tensor:
+    """Return how often the children of each position (Q,) are given away: once, or once in every window."""
+    copies = setting.wiring.copies
+    return copies.clamp_max(1) if setting.competition == "field" else copies
 
 
 def make_layer(
@@ -123,7 +140,10 @@ def make_layer(
         beta_a=as_array(beta_a),
         beta_u=as_array(beta_u),
         scales=as_array(setting.inverse_temperature),
+        totals=as_array((activations.detach().sum(dim=2) * times_given(setting)).sum(dim=1)),
         floor=float(setting.variance_floor),
+        rule=get_args(Activation).index(setting.activation),
+        vectors=() if transforms.shape[-1] ** 2 == POSE else (True,),
     )
 
 
@@ -165,6 +185,7 @@ def new_pulls(layer: Layer) -> Pulls:
         support=room(LANES),
         logits=room(LANES),
         votes=room(POSE, LANES),
+        by_parent=room(POSE, LANES),
         weights=room(iterations, LANES),
         inverse=room(iterations, POSE, LANES),
     )
@@ -182,5 +203,11 @@ def new_gradients(layer: Layer, *, parts: int, transforms: bool) -> Gradients:
     """Return zeros to add gradients to; those of parameters apart for each part of the batch."""
     packed = layer.transforms.shape if transforms else (0,) * layer.transforms.ndim
     types = len(layer.beta_a)
-    shapes = (layer.poses.shape, layer.activations.shape, (parts, *packed), (parts, types), (parts, types))
-    return Gradients(*(as_array(torch.zeros(shape, dtype=torch.float32)) for shape in shapes))
+    return Gradients(
+        poses=zeros(*layer.poses.shape),
+        activations=zeros(*layer.activations.shape),
+        transforms=zeros(parts, *packed),
+        beta_a=zeros(parts, types),
+        beta_u=zeros(parts, types),
+        totals=zeros(*layer.totals.shape),
+    )

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from robustcaps.capsules.kernels.lanes import LANES
-from robustcaps.capsules.kernels.votes import Floats, Ints
+from robustcaps.capsules.kernels.cpu.lanes import LANES
+from robustcaps.capsules.kernels.cpu.votes import Floats, Ints
 
 
 def as_array(x: Tensor) -> Floats:
@@ -22,13 +22,18 @@ def room(*shape: int) -> Floats:
     return as_array(torch.empty(shape, dtype=torch.float32))
 
 
+def zeros(*shape: int) -> Floats:
+    """Return an array of zeros, aligned as `room` is."""
+    return as_array(torch.zeros(shape, dtype=torch.float32))
+
+
 def blocks_of(types: int) -> int:
     """Return K: how many blocks of lanes hold that many types."""
     return -(-types // LANES)
 
 
 def pack_transforms(transforms: Tensor) -> Tensor:
-    """Return transforms (S, B, C, 4, 4) or (B, C, 4, 4) as (S or 1, B, K, 16, 16 lanes)."""
+    """Return transforms (S, B, C, side, side) or (B, C, side, side) as (S or 1, B, K, side * side, 16 lanes)."""
     *_, child_types, types, side, _ = transforms.shape
     blocks = blocks_of(types)
     padded = F.pad(transforms.reshape(-1, child_types, types, side * side), (0, 0, 0, blocks * LANES - types))

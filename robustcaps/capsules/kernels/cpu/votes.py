@@ -11,15 +11,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from robustcaps.capsules.kernels.jit import inlined
-from robustcaps.capsules.kernels.lanes import LANES, Lanes, fma, load, splat, store
+from robustcaps.capsules.kernels.cpu.jit import inlined
+from robustcaps.capsules.kernels.cpu.lanes import LANES, Lanes, fma, load, splat, store
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 FourLanes = tuple[Lanes, Lanes, Lanes, Lanes]
+Place = tuple[int, int, int, int, int, int]
+"""Sample, child position, child type, slot of the transforms, block of parents, child in its window."""
 
 POSE = 16
-"""H: a pose is a 4x4 matrix."""
+"""H: a pose is a 4x4 matrix, or a vector."""
+COST, MEAN_COST, MIXTURE = 0, 1, 2
+"""The rules of activation, in the order of `routing.Activation`."""
 
 
 class Layer(NamedTuple):
@@ -30,7 +34,7 @@ class Layer(NamedTuple):
     activations: Floats
     """a (n, Q, B)."""
     transforms: Floats
-    """W (S, B, K, H, 16 lanes), or (1, B, K, H, 16 lanes) where all slots share it."""
+    """W (S, B, K, 16 or 256 numbers, 16 lanes), or (1, ...) where all slots share it."""
     offsets: Floats
     """(S, H), added to the votes of a slot."""
     windows: Ints
@@ -45,7 +49,13 @@ class Layer(NamedTuple):
     """(C,)."""
     scales: Floats
     """lambda (T,)."""
+    totals: Floats
+    """(n,): the sum of r_ij over all children and parents; it stays the same, since each child gives itself whole."""
     floor: float
+    rule: int
+    """What activates a parent: `COST`, `MEAN_COST` or `MIXTURE`."""
+    vectors: tuple[()] | tuple[bool]
+    """Not empty where poses are vectors: a question of type, so that each kind gets a kernel without the other's code."""
 
 
 class Trace(NamedTuple):
@@ -108,7 +118,7 @@ def open_window(layer: Layer, R: Floats, n: int, p: int, k: int, window: Window)
     shared = layer.transforms.shape[0] == 1
     for h in range(POSE):
         store(window.shift, (h,), splat(layer.offsets[0, h]))
-    _form_votes(layer.poses, layer.transforms, window, (n, layer.windows[p, 0], 0, 0, k, 0))
+    form_votes(layer, window, (n, layer.windows[p, 0], 0, 0, k, 0))
     for h in range(POSE):
         store(window.centre, (h,), load(window.votes, (0, h)))
     for s in range(slots):
@@ -119,12 +129,32 @@ def open_window(layer: Layer, R: Floats, n: int, p: int, k: int, window: Window)
         for b in range(child_types):
             i = s * child_types + b
             store(window.r, (i,), load(R, (p, i, k)) * splat(layer.activations[n, q, b]))
-            _form_votes(layer.poses, layer.transforms, window, (n, q, b, w, k, i))
+            form_votes(layer, window, (n, q, b, w, k, i))
 
 
 @inlined
-def _form_votes(poses: Floats, transforms: Floats, window: Window, place: tuple[int, int, int, int, int, int]) -> None:
-    """Set the votes of child i: each row of its pose times each column z of its transforms, and the shift."""
+def form_votes(layer: Layer, window: Window, place: Place) -> None:
+    """Set the votes of child i, and shift them."""
+    if len(layer.vectors) > 0:
+        _transform_vector(layer.poses, layer.transforms, window, place)
+    else:
+        _transform_matrix(layer.poses, layer.transforms, window, place)
+
+
+@inlined
+def _transform_vector(poses: Floats, transforms: Floats, window: Window, place: Place) -> None:
+    """Set the votes of child i: its pose times each column z of its transforms."""
+    n, q, b, w, k, i = place
+    for z in range(POSE):
+        vote = load(window.shift, (z,))
+        for y in range(POSE):
+            vote = fma(splat(poses[n, q, b, y]), load(transforms, (w, b, k, POSE * y + z)), vote)
+        store(window.votes, (i, z), vote)
+
+
+@inlined
+def _transform_matrix(poses: Floats, transforms: Floats, window: Window, place: Place) -> None:
+    """Set the votes of child i: each row of its pose times each column z of its transforms."""
     n, q, b, w, k, i = place
     pose = poses[n, q, b]
     row0, row1, row2, row3 = _row(pose, 0), _row(pose, 4), _row(pose, 8), _row(pose, 12)
@@ -148,6 +178,15 @@ def _row(pose: Floats, h: int) -> FourLanes:
 def _inner(a: FourLanes, b: FourLanes, start: Lanes) -> Lanes:
     """Return start + sum_y a_y b_y."""
     return fma(a[3], b[3], fma(a[2], b[2], fma(a[1], b[1], fma(a[0], b[0], start))))
+
+
+@inlined
+def store_four(array: Floats, h: int, values: FourLanes) -> None:
+    """Set array[h] to array[h + 3]."""
+    store(array, (h,), values[0])
+    store(array, (h + 1,), values[1])
+    store(array, (h + 2,), values[2])
+    store(array, (h + 3,), values[3])
 
 
 @inlined

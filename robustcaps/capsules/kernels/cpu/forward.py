@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from robustcaps.capsules.kernels.jit import compiled, inlined
-from robustcaps.capsules.kernels.lanes import LANES, exp, fma, largest, load, splat, store, total
-from robustcaps.capsules.kernels.votes import (
+from robustcaps.capsules.kernels.cpu.jit import compiled, inlined
+from robustcaps.capsules.kernels.cpu.lanes import LANES, Lanes, exp, fma, largest, load, splat, store, total
+from robustcaps.capsules.kernels.cpu.votes import (
+    MEAN_COST,
+    MIXTURE,
     POSE,
     Floats,
     Layer,
@@ -19,8 +21,9 @@ from robustcaps.capsules.kernels.votes import (
     half_log_volume,
     inverse_variance,
     open_window,
+    store_four,
 )
-from robustcaps.capsules.routing.em import EMPTY, NOWHERE
+from robustcaps.capsules.routing.em import EMPTY, NOWHERE, WHOLE
 
 
 class Parents(NamedTuple):
@@ -48,7 +51,8 @@ def route_samples(layer: Layer, trace: Trace, parents: Parents, window: Window, 
             for p in range(positions):
                 for k in range(blocks):
                     open_window(layer, R, n, p, k, window)
-                    fit_parents(layer, trace, window, row, t, p, k)
+                    fit_parents(trace, window, row, t, p, k)
+                    activate(layer, trace, n, row, t, p, k)
                     if t + 1 < iterations:
                         write_prior(layer, trace, window, row, t, p, k)
                         log_joint(layer, trace, window, row, t, p, k)
@@ -59,36 +63,51 @@ def route_samples(layer: Layer, trace: Trace, parents: Parents, window: Window, 
 
 
 @inlined
-def fit_parents(layer: Layer, trace: Trace, window: Window, row: int, t: int, p: int, k: int) -> None:
-    """M-step: mean, variance, support and logits of one block of parents; the variance in a second pass."""
-    mean, variance = trace.mean[row, t, p, k], trace.variance[row, t, p, k]
-    children = len(window.r)
+def fit_parents(trace: Trace, window: Window, row: int, t: int, p: int, k: int) -> None:
+    """M-step: mean, variance and support of one block of parents; the variance in a second pass."""
     support = splat(0.0)
-    for h in range(POSE):
-        store(mean, (h,), splat(0.0))
-        store(variance, (h,), splat(0.0))
-    for i in range(children):
-        r = load(window.r, (i,))
-        support += r
-        for h in range(POSE):
-            store(mean, (h,), fma(r, load(window.votes, (i, h)), load(mean, (h,))))
+    for i in range(len(window.r)):
+        support += load(window.r, (i,))
     store(trace.support, (row, t, p, k), support)
     share = splat(1.0) / (support + splat(EMPTY))
-    for h in range(POSE):  # (sum_i r V_i) / (S + EMPTY) - V_0
-        pull = splat(EMPTY) * share * load(window.centre, (h,))
-        store(mean, (h,), load(mean, (h,)) * share - pull)
-    for i in range(children):
+    for h in range(0, POSE, 4):
+        fit_components(window, share, trace.mean[row, t, p, k], trace.variance[row, t, p, k], h)
+
+
+@inlined
+def fit_components(window: Window, share: Lanes, mean: Floats, variance: Floats, h: int) -> None:
+    """Set mean and variance of components h..h+3: four at a time stay in registers, and their votes in the cache."""
+    m0, m1, m2, m3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+    for i in range(len(window.r)):
         r = load(window.r, (i,))
-        for h in range(POSE):
-            d = load(window.votes, (i, h)) - load(mean, (h,))
-            store(variance, (h,), fma(r * d, d, load(variance, (h,))))
-    for h in range(POSE):
-        store(variance, (h,), load(variance, (h,)) * share)
+        m0, m1 = fma(r, load(window.votes, (i, h)), m0), fma(r, load(window.votes, (i, h + 1)), m1)
+        m2, m3 = fma(r, load(window.votes, (i, h + 2)), m2), fma(r, load(window.votes, (i, h + 3)), m3)
+    pull = splat(EMPTY) * share  # (sum_i r V_i) / (S + EMPTY) - V_0
+    m0, m1 = m0 * share - pull * load(window.centre, (h,)), m1 * share - pull * load(window.centre, (h + 1,))
+    m2, m3 = m2 * share - pull * load(window.centre, (h + 2,)), m3 * share - pull * load(window.centre, (h + 3,))
+    v0, v1, v2, v3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+    for i in range(len(window.r)):
+        r = load(window.r, (i,))
+        d0, d1 = load(window.votes, (i, h)) - m0, load(window.votes, (i, h + 1)) - m1
+        d2, d3 = load(window.votes, (i, h + 2)) - m2, load(window.votes, (i, h + 3)) - m3
+        v0, v1, v2, v3 = fma(r * d0, d0, v0), fma(r * d1, d1, v1), fma(r * d2, d2, v2), fma(r * d3, d3, v3)
+    store_four(mean, h, (m0, m1, m2, m3))
+    store_four(variance, h, (v0 * share, v1 * share, v2 * share, v3 * share))
+
+
+@inlined
+def activate(layer: Layer, trace: Trace, n: int, row: int, t: int, p: int, k: int) -> None:
+    """Set the logits of one block of parents, as `routing.parent_logits` does."""
     for lane in range(min(LANES, len(layer.beta_a) - k * LANES)):
         c = k * LANES + lane
-        cost = POSE * layer.beta_u[c] + half_log_volume(variance, lane, layer.floor)
-        cost *= trace.support[row, t, p, k, lane]
-        trace.logits[row, t, p, k, lane] = layer.scales[t] * (layer.beta_a[c] - cost)
+        support = trace.support[row, t, p, k, lane]
+        if layer.rule == MIXTURE:
+            rest = (1.0 + WHOLE) * layer.totals[n] - support
+            trace.logits[row, t, p, k, lane] = math.log(support + EMPTY) - math.log(rest + EMPTY)
+        else:
+            weight = 1.0 if layer.rule == MEAN_COST else support
+            cost = weight * (POSE * layer.beta_u[c] + half_log_volume(trace.variance[row, t, p, k], lane, layer.floor))
+            trace.logits[row, t, p, k, lane] = layer.scales[t] * (layer.beta_a[c] - cost)
 
 
 @inlined

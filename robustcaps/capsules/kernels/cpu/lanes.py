@@ -15,7 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import models, register_model
 
-from robustcaps.capsules.kernels.jit import inlined, intrinsic, overload
+from robustcaps.capsules.kernels.cpu.jit import inlined, intrinsic, overload
 
 LANES = 16
 FLOAT, INT = ir.FloatType(), ir.IntType(32)
@@ -114,6 +114,38 @@ def total(_typing: Any, a: Any) -> Any:
         return _call(builder, "vector.reduce.fadd", FLOAT, [ir.Constant(FLOAT, 0.0), *values], fastmath=("reassoc",))
 
     return types.float32(a), generate
+
+
+@intrinsic
+def totals(_typing: Any, array: Any) -> Any:
+    """Return the sums over lanes of array[0, :16] to array[15, :16], side by side.
+
+    Two vectors at a time are folded into one that holds half as many partial sums of each: 45 instructions for 16 sums.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        rows = [context.get_constant(types.intp, row) for row in range(LANES)]
+        zero = context.get_constant(types.intp, 0)
+        made = context.make_array(signature.args[0])(context, builder, values[0])
+        sums = []
+        for row in rows:
+            pointer = cgutils.get_item_pointer(context, builder, signature.args[0], made, [row, zero])
+            sums.append(builder.load(builder.bitcast(pointer, FLOATS.as_pointer()), align=4, typ=FLOATS))
+        width = LANES
+        while width > 1:
+            width //= 2
+            lower = [lane for lane in range(2 * LANES) if lane // width % 2 == 0]
+            upper = [lane + width for lane in lower]
+            sums = [_fold(builder, a, b, lower, upper) for a, b in zip(sums[::2], sums[1::2], strict=True)]
+        return sums[0]
+
+    return lanes(array), generate
+
+
+def _fold(builder: Any, a: Any, b: Any, lower: list[int], upper: list[int]) -> Any:
+    """Return the chosen lanes of two vectors, added in pairs."""
+    masks = (ir.Constant(INTS, [ir.Constant(INT, lane) for lane in chosen]) for chosen in (lower, upper))
+    return builder.fadd(*(builder.shuffle_vector(a, b, mask) for mask in masks))
 
 
 @intrinsic

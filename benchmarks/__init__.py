@@ -1,0 +1,1 @@
+"""What the project measures: suites, the reference tables, speed."""

@@ -1,0 +1,1 @@
+"""Speed and memory of the models, beside a plain textbook implementation: `make perf`."""

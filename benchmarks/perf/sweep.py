@@ -1,0 +1,35 @@
+"""What a sweep over ten eps costs together and one eps at a time."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from rich.table import Table
+
+import robustcaps as rc
+from benchmarks.perf.timing import seconds
+from robustcaps.attacks import Attack
+
+SWEEP = [0.01 * k for k in range(1, 11)]
+
+
+def measure_sweep() -> Table:
+    """Return the seconds and the passes per image of both ways."""
+    model = rc.load_model("cnn", data="toys", device="cpu")
+    data = rc.load_data("toys", limit=200)
+    columns = ("attack", "ten eps in one call s", "one by one s", "ratio", "forwards", "backwards")
+    grid = Table(*columns, title="cnn, 200 toys")
+
+    def evaluate(attacks: list[Attack]) -> None:
+        for attack in attacks:
+            rc.evaluate(model, data, attack)
+
+    for name in ("fgsm", "bim"):
+        together = rc.load_attack(name, eps=SWEEP)
+        alone = [rc.load_attack(name, eps=eps) for eps in SWEEP]
+        one_call = seconds(partial(evaluate, [together]), repeats=3)
+        each = seconds(partial(evaluate, alone), repeats=3)
+        cost = rc.evaluate(model, data, together)[["forwards", "backwards"]].sum() / len(data)
+        passes = (f"{cost['forwards']:.1f}", f"{cost['backwards']:.1f}")
+        grid.add_row(name, f"{one_call:.2f}", f"{each:.2f}", f"{each / one_call:.1f} x", *passes)
+    return grid

@@ -1,0 +1,161 @@
+"""The gradient of EM routing, derived by hand, one iteration per launch; the last pass is in `contraction`.
+
+Symbols: g_x is the gradient of the loss by x; d = V - mu; S = sum_i r + EMPTY; var has no floor, sigma^2 does.
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+from robustcaps.capsules.kernels.cuda.forward import EMPTY, WHOLE, pairs_of_child, the_rest
+from robustcaps.capsules.kernels.cuda.jit import compiled, inlined
+from robustcaps.capsules.kernels.cuda.layer import Layer, Parents, Pulls, Trace
+from robustcaps.capsules.kernels.cuda.votes import (
+    POSE,
+    load_poses,
+    log_sigmas,
+    pair_at,
+    parent_at,
+    position_at,
+    relative_votes,
+    store_poses,
+    up_to,
+)
+
+
+@compiled
+def pull_back_parents(
+    layer: Layer,
+    trace: Trace,
+    upstream: Parents,
+    g_log_joints: tl.tensor,
+    pulls: Pulls,
+    ACTIVATION: tl.constexpr,
+    SIDE: tl.constexpr,
+    SHARED: tl.constexpr,
+    LAST: tl.constexpr,
+    CHILDREN: tl.constexpr,
+    TYPES: tl.constexpr,
+) -> None:
+    """Pull one iteration's parents (a tile at one position) back to g_r; their g_mu and g_var are kept for the votes.
+
+    The gradients by the parents come from the loss (LAST), or from the next iteration's g_L.
+    """
+    j = position_at(tl.program_id(0))
+    c, live = up_to(tl.program_id(1) * TYPES, layer.types, TYPES)
+    live = live[None, :]
+    parent = parent_at(layer, j, c)
+    centre, mean = load_poses(trace.centre, parent), load_poses(trace.mean, parent)
+    variance = load_poses(trace.variance, parent)
+    S = tl.load(trace.support + parent)
+    if LAST:
+        g_mean, g_variance = load_poses(upstream.poses, parent), load_poses(upstream.variance, parent)
+        g_S, g_z = tl.load(upstream.support + parent), tl.load(upstream.logits + parent)
+    else:
+        g_mean, g_variance, g_prior = pull_back_log_joints(
+            layer, g_log_joints, centre, mean, variance, j, c, live, SIDE, SHARED, CHILDREN, TYPES
+        )
+        g_S = tl.full(S.shape, 0.0, tl.float32)
+        g_z = g_prior / (1.0 + tl.exp(tl.load(trace.logits + parent)))
+    if ACTIVATION == "mixture":
+        rest = the_rest(layer, j, S)
+        add_to(pulls.whole + parent, -(1.0 + WHOLE) * g_z / rest, live)
+        g_S += g_z * (1.0 / (S + EMPTY) + 1.0 / rest)
+    else:
+        g_z *= tl.load(trace.scale)
+        add_to(pulls.beta_a + parent, g_z, live)
+        if ACTIVATION == "cost":
+            g_S -= g_z * (POSE * tl.load(layer.beta_u + c)[None, :] + log_sigmas(variance, layer.floor))
+            g_z *= S
+        add_to(pulls.beta_u + parent, -POSE * g_z, live)
+        g_variance -= 0.5 * g_z[:, :, None] / (variance + layer.floor)
+    share = 1.0 / (S + EMPTY)
+    g_mean -= 2.0 * EMPTY * share[:, :, None] * (centre + mean) * g_variance  # d var / d mu: not 0 if S is tiny
+    store_poses(pulls.mean, parent, g_mean, live)
+    store_poses(pulls.variance, parent, g_variance, live)
+    level = g_S - share * tl.sum(g_variance * variance, axis=2)
+    for first in range(0, layer.children, CHILDREN):  # g_r = g_S + sum_h (g_mu d + g_var (d^2 - var)) / S
+        i, real = up_to(first, layer.children, CHILDREN)
+        d = relative_votes(layer, centre, j, i, c, SIDE, SHARED) - mean
+        g_r = level + share * tl.sum((g_mean + g_variance * d) * d, axis=2)
+        tl.store(pulls.assignments + pair_at(layer, j, i, c), g_r, mask=real[:, None] & live)
+
+
+@inlined
+def pull_back_log_joints(
+    layer: Layer,
+    g_log_joints: tl.tensor,
+    centre: tl.tensor,
+    mean: tl.tensor,
+    variance: tl.tensor,
+    j: tl.tensor,
+    c: tl.tensor,
+    live: tl.tensor,
+    SIDE: tl.constexpr,
+    SHARED: tl.constexpr,
+    CHILDREN: tl.constexpr,
+    TYPES: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """E-step: return sum_i g_L d/sigma^2, sum_i g_L (d^2/sigma^2 - 1) / (2 sigma^2), and sum_i g_L."""
+    g_mean = tl.full((1, TYPES, POSE), 0.0, tl.float32)
+    g_variance = tl.full((1, TYPES, POSE), 0.0, tl.float32)
+    g_prior = tl.full((1, TYPES), 0.0, tl.float32)
+    for first in range(0, layer.children, CHILDREN):
+        i, real = up_to(first, layer.children, CHILDREN)
+        d = relative_votes(layer, centre, j, i, c, SIDE, SHARED) - mean
+        g_L = tl.load(g_log_joints + pair_at(layer, j, i, c), mask=real[:, None] & live, other=0.0)
+        pull = g_L[:, :, None] * d
+        g_prior += tl.sum(g_L, axis=0, keep_dims=True)
+        g_mean += tl.sum(pull, axis=0, keep_dims=True)
+        g_variance += tl.sum(pull * d, axis=0, keep_dims=True)
+    inverse = 1.0 / (variance + layer.floor)
+    return g_mean * inverse, 0.5 * inverse * (g_variance * inverse - g_prior[:, :, None]), g_prior
+
+
+@inlined
+def add_to(place: tl.tensor, x: tl.tensor, live: tl.tensor) -> None:
+    """Add to values that no other program touches."""
+    tl.store(place, tl.load(place) + x, mask=live)
+
+
+@compiled
+def pull_back_shares(
+    layer: Layer,
+    R: tl.tensor,
+    g_r: tl.tensor,
+    g_activations: tl.tensor,
+    FIELD: tl.constexpr,
+    FIRST: tl.constexpr,
+    CHILD_TYPES: tl.constexpr,
+    TYPES: tl.constexpr,
+) -> None:
+    """At one child position: of r = R a, g_a = sum_j g_r R; of the softmax R of L, g_L = R (g_R - sum_j g_R R).
+
+    g_L takes the place of g_r, g_a is added to what later iterations have left.
+    """
+    n = tl.program_id(0).to(tl.int64) // layer.positions
+    q = tl.program_id(0) % layer.positions
+    b, b_live = up_to(tl.program_id(1) * CHILD_TYPES, layer.child_types, CHILD_TYPES)
+    c, c_live = up_to(0, layer.types, TYPES)
+    live = b_live[:, None] & c_live[None, :]
+    child = (n * layer.positions + q) * layer.child_types + b
+    a = tl.load(layer.activations + child)[:, None]
+    uniform = tl.load(layer.uniform + q)
+    g_a = tl.full((CHILD_TYPES,), 0.0, tl.float32)
+    for copy in range(tl.load(layer.copies + q)):
+        pair = pairs_of_child(layer, n, q, copy, b, c)
+        g_R = tl.load(g_r + pair, mask=live, other=0.0)
+        if FIRST:
+            g_a += tl.sum(g_R * uniform, axis=1)
+        else:
+            share = tl.load(R + pair, mask=live, other=0.0)
+            own = tl.sum(g_R * share, axis=1)
+            g_a += own
+            if not FIELD:
+                tl.store(g_r + pair, share * a * (g_R - own[:, None]), mask=live)
+    if FIELD and not FIRST:
+        for copy in range(tl.load(layer.copies + q)):
+            pair = pairs_of_child(layer, n, q, copy, b, c)
+            share, g_R = tl.load(R + pair, mask=live, other=0.0), tl.load(g_r + pair, mask=live, other=0.0)
+            tl.store(g_r + pair, share * a * (g_R - g_a[:, None]), mask=live)
+    add_to(g_activations + child, g_a, b_live)

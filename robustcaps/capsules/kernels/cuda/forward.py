@@ -1,0 +1,204 @@
+"""EM routing, one iteration per launch: parents are fitted window by window, then children shared out among them."""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+from robustcaps.capsules.kernels.cuda.jit import compiled, inlined
+from robustcaps.capsules.kernels.cuda.layer import Layer, Parents, Trace
+from robustcaps.capsules.kernels.cuda.votes import (
+    POSE,
+    add_votes,
+    assigned,
+    load_poses,
+    log_sigmas,
+    offsets_at,
+    pair_at,
+    parent_at,
+    position_at,
+    relative_votes,
+    store_poses,
+    up_to,
+)
+from robustcaps.capsules.routing import em
+
+EMPTY = tl.constexpr(em.EMPTY)
+WHOLE = tl.constexpr(em.WHOLE)
+NOWHERE = tl.constexpr(em.NOWHERE)
+TINY = tl.constexpr(1e-30)
+"""Less than this is nothing: it keeps 0 / 0 from being NaN."""
+
+
+@compiled
+def add_rows(values: tl.tensor, weights: tl.tensor, totals: tl.tensor, length: tl.tensor, BLOCK: tl.constexpr) -> None:
+    """Set totals (n,) to the weighted sums of rows of values (n, length), in an order that no batch size changes."""
+    n = tl.program_id(0).to(tl.int64)
+    total = tl.full((BLOCK,), 0.0, tl.float32)
+    for first in range(0, length, BLOCK):
+        k, live = up_to(first, length, BLOCK)
+        total += tl.load(values + n * length + k, mask=live, other=0.0) * tl.load(weights + k)
+    tl.store(totals + n, tl.sum(total, axis=0))
+
+
+@compiled
+def find_centres(
+    layer: Layer,
+    centre: tl.tensor,
+    SIDE: tl.constexpr,
+    SHARED: tl.constexpr,
+    WINDOWS: tl.constexpr,
+    TYPES: tl.constexpr,
+) -> None:
+    """Set V_0 (n, P, C, H), the votes of each window's first child."""
+    first = tl.program_id(0).to(tl.int64) * WINDOWS
+    j, j_live = up_to(first, layer.samples * layer.parents, WINDOWS)
+    c, c_live = up_to(tl.program_id(1) * TYPES, layer.types, TYPES)
+    i = tl.full((WINDOWS,), 0, tl.int32)
+    votes = add_votes(layer, offsets_at(layer, i), j, i, c, SIDE, SHARED)
+    store_poses(centre, parent_at(layer, j, c), votes, j_live[:, None] & c_live[None, :])
+
+
+@compiled
+def fit_parents(
+    layer: Layer,
+    trace: Trace,
+    log_joints: tl.tensor,
+    routed: Parents,
+    ACTIVATION: tl.constexpr,
+    SIDE: tl.constexpr,
+    SHARED: tl.constexpr,
+    FIRST: tl.constexpr,
+    LAST: tl.constexpr,
+    CHILDREN: tl.constexpr,
+    TYPES: tl.constexpr,
+) -> None:
+    """M-step of one iteration for a tile of parents at one position, and log a_j p_ij for the next one's E-step."""
+    j = position_at(tl.program_id(0))
+    c, live = up_to(tl.program_id(1) * TYPES, layer.types, TYPES)
+    live = live[None, :]
+    parent = parent_at(layer, j, c)
+    centre = load_poses(trace.centre, parent)
+    S, mean, scatter = moments(layer, trace, centre, j, c, live, SIDE, SHARED, FIRST, CHILDREN, TYPES)
+    share = (1.0 / (S + EMPTY))[:, :, None]
+    pull = EMPTY * share * (centre + mean)  # mu = sum_i r V / (S + EMPTY), a little off the mean
+    mean -= pull
+    variance = (scatter + S[:, :, None] * pull * pull) * share
+    logits = parent_logits(layer, trace.scale, j, c, S, variance, ACTIVATION)
+    store_poses(trace.mean, parent, mean, live)
+    store_poses(trace.variance, parent, variance, live)
+    tl.store(trace.support + parent, S, mask=live)
+    tl.store(trace.logits + parent, logits, mask=live)
+    if LAST:
+        store_poses(routed.poses, parent, centre + mean, live)
+        store_poses(routed.variance, parent, variance + layer.floor, live)
+        tl.store(routed.support + parent, S, mask=live)
+        tl.store(routed.logits + parent, logits, mask=live)
+    else:
+        prior = tl.minimum(logits, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(logits))) - log_sigmas(variance, layer.floor)
+        inverse = -0.5 / (variance + layer.floor)
+        for first in range(0, layer.children, CHILDREN):
+            i, real = up_to(first, layer.children, CHILDREN)
+            d = relative_votes(layer, centre, j, i, c, SIDE, SHARED) - mean
+            log_joint = prior + tl.sum(d * d * inverse, axis=2)
+            tl.store(log_joints + pair_at(layer, j, i, c), log_joint, mask=real[:, None] & live)
+
+
+@inlined
+def moments(
+    layer: Layer,
+    trace: Trace,
+    centre: tl.tensor,
+    j: tl.tensor,
+    c: tl.tensor,
+    live: tl.tensor,
+    SIDE: tl.constexpr,
+    SHARED: tl.constexpr,
+    FIRST: tl.constexpr,
+    CHILDREN: tl.constexpr,
+    TYPES: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Return S = sum_i r, the votes' mean relative to the centre, and sum_i r (V - mean)^2.
+
+    Each tile of children is taken around its own mean, and merged (Chan, Golub, LeVeque 1983): as exact as two passes
+    over the window, but votes are formed once.
+    """
+    support = tl.full((1, TYPES), 0.0, tl.float32)
+    mean = tl.full((1, TYPES, POSE), 0.0, tl.float32)
+    scatter = tl.full((1, TYPES, POSE), 0.0, tl.float32)
+    for first in range(0, layer.children, CHILDREN):
+        i, real = up_to(first, layer.children, CHILDREN)
+        votes = relative_votes(layer, centre, j, i, c, SIDE, SHARED)
+        r = assigned(layer, trace.assignments, j, i, c, real[:, None] & live, FIRST)
+        own = tl.sum(r, axis=0, keep_dims=True)
+        own_mean = tl.sum(r[:, :, None] * votes, axis=0, keep_dims=True) / tl.maximum(own, TINY)[:, :, None]
+        d = votes - own_mean
+        support += own
+        share = (own / tl.maximum(support, TINY))[:, :, None]
+        step = own_mean - mean
+        scatter += tl.sum(r[:, :, None] * d * d, axis=0, keep_dims=True)
+        scatter += step * step * share * (support - own)[:, :, None]
+        mean += step * share
+    return support, mean, scatter
+
+
+@inlined
+def parent_logits(
+    layer: Layer,
+    scale: tl.tensor,
+    j: tl.tensor,
+    c: tl.tensor,
+    S: tl.tensor,
+    variance: tl.tensor,
+    ACTIVATION: tl.constexpr,
+) -> tl.tensor:
+    """Return z (1, C), as `routing.parent_logits` does."""
+    if ACTIVATION == "mixture":
+        z = tl.log(S + EMPTY) - tl.log(the_rest(layer, j, S))
+    else:
+        cost = POSE * tl.load(layer.beta_u + c)[None, :] + log_sigmas(variance, layer.floor)
+        if ACTIVATION == "cost":
+            cost *= S
+        z = tl.load(scale) * (tl.load(layer.beta_a + c)[None, :] - cost)
+    return z
+
+
+@inlined
+def the_rest(layer: Layer, j: tl.tensor, S: tl.tensor) -> tl.tensor:
+    """Return (1 + WHOLE) sum_k S_k - S_j + EMPTY; what may cancel is subtracted first."""
+    whole = tl.load(layer.whole + j // layer.parents)[:, None]
+    return whole - S + (WHOLE * whole + EMPTY)
+
+
+@compiled
+def share_out(layer: Layer, R: tl.tensor, FIELD: tl.constexpr, CHILD_TYPES: tl.constexpr, TYPES: tl.constexpr) -> None:
+    """E-step at one child position: turn log a_j p_ij into R_ij = a_j p_ij / sum_k a_k p_ik.
+
+    The sum is over all parents of a child (FIELD), or over those at one position.
+    """
+    n = tl.program_id(0).to(tl.int64) // layer.positions
+    q = tl.program_id(0) % layer.positions
+    b, b_live = up_to(tl.program_id(1) * CHILD_TYPES, layer.child_types, CHILD_TYPES)
+    c, c_live = up_to(0, layer.types, TYPES)
+    live = b_live[:, None] & c_live[None, :]
+    top = tl.full((CHILD_TYPES,), NOWHERE, tl.float32)
+    evidence = tl.full((CHILD_TYPES,), 0.0, tl.float32)
+    if FIELD:
+        for copy in range(tl.load(layer.copies + q)):
+            log_joint = tl.load(R + pairs_of_child(layer, n, q, copy, b, c), mask=live, other=NOWHERE)
+            higher = tl.maximum(top, tl.max(log_joint, axis=1))
+            evidence = evidence * tl.exp(top - higher) + tl.sum(tl.exp(log_joint - higher[:, None]), axis=1)
+            top = higher
+    for copy in range(tl.load(layer.copies + q)):
+        pair = pairs_of_child(layer, n, q, copy, b, c)
+        log_joint = tl.load(R + pair, mask=live, other=NOWHERE)
+        if not FIELD:
+            top = tl.max(log_joint, axis=1)
+            evidence = tl.sum(tl.exp(log_joint - top[:, None]), axis=1)
+        tl.store(R + pair, tl.exp(log_joint - top[:, None]) / evidence[:, None], mask=live)
+
+
+@inlined
+def pairs_of_child(layer: Layer, n: tl.tensor, q: tl.tensor, copy: tl.tensor, b: tl.tensor, c: tl.tensor) -> tl.tensor:
+    """Return where the children b at position q lie in (n, P, I, C), in the window of their copy: (B, C)."""
+    slot = n * (layer.parents * layer.slots) + tl.load(layer.rivals + q * layer.most_copies + copy)
+    return (slot * layer.child_types + b)[:, None] * layer.types + c[None, :]

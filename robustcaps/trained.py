@@ -1,0 +1,62 @@
+"""Models that a suite trains itself: once, into the out folder of its run; from then on they are like any others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from robustcaps.errors import UserError
+from robustcaps.suite import DataSpec, ModelSpec, Suite, TrainSpec
+from robustcaps.training import Listener, train
+from robustcaps.workshop import Setting
+
+
+def train_models(suite: Suite, out: Path, setting: Setting, listener: Listener) -> Suite:
+    """Return the suite with weights for the models it trains; a training that is finished is not repeated."""
+    models = []
+    for position, spec in enumerate(suite.models):
+        try:
+            if spec.train is not None:
+                weights = _train(spec, spec.train, _only(suite.data), out, setting, listener)
+                spec = spec.model_copy(update={"weights": weights})  # noqa: PLW2901
+            models.append(spec)
+        except UserError as error:
+            raise UserError(f"models[{position}] '{spec.label}': {error}") from error
+    listener.finished()
+    return suite.model_copy(update={"models": models})
+
+
+def training_folder(spec: ModelSpec, data: DataSpec, out: Path) -> Path:
+    """Return where a model is trained: a name to recognise it by, and a hash of all it is asked to be."""
+    asked = spec.model_dump_json(exclude={"name", "weights"}) + json.dumps([data.use, data.options], sort_keys=True)
+    name = re.sub(r"[^A-Za-z0-9]+", "-", spec.label).strip("-")
+    return out / "training" / f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:8]}"
+
+
+def _only(data: list[DataSpec]) -> DataSpec:
+    if len({spec.use for spec in data}) > 1:
+        raise UserError("a suite that trains models has one dataset.")
+    return data[0]
+
+
+def _train(spec: ModelSpec, how: TrainSpec, data: DataSpec, out: Path, setting: Setting, listener: Listener) -> Path:
+    """Train one model and return the file of its weights."""
+    if spec.weights is not None:
+        raise UserError("it has both 'weights' and 'train'; give one.")
+    name, _, tag = spec.use.partition(":")
+    folder = training_folder(spec, data, out)
+    listener.training(spec.label)
+    card = train(
+        name,
+        out=folder,
+        data=data.use,
+        options=spec.options,
+        tag=tag or "a",
+        **how.model_dump(),
+        data_dir=setting.data_dir,
+        device=setting.device,
+        listener=listener,
+    )
+    return folder / f"{card.stem}.safetensors"

@@ -1,0 +1,142 @@
+"""Suites that train their own models, and the table of models beside the published errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from robustcaps.errors import UserError
+from robustcaps.models.zoo import model_options
+from robustcaps.published import published_error
+from robustcaps.runner import run
+from robustcaps.suite import load_suite
+from robustcaps.training import Listener
+from tests import tiny
+
+SUITE = """
+[[data]]
+use = "bars"
+
+[[models]]
+use = "tiny"
+name = "narrow one"
+train = { epochs = 2 }
+
+[[models]]
+use = "tiny:b"
+name = "wide"
+width = 6
+train = { epochs = 3, seed = 1, lr = 0.01, batch_size = 8, limit = 48 }
+
+[[attacks]]
+use = "fgsm"
+eps = [0.0, 0.1]
+"""
+
+
+class Heard(Listener):
+    """Notes which models are trained, and how many epochs of each."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.epochs = 0
+
+    def training(self, name: str) -> None:
+        self.names.append(name)
+
+    def epoch_end(self, epoch: int, metrics: object) -> None:
+        self.epochs += 1
+
+
+@pytest.fixture
+def trained(registries, tmp_path):
+    tiny.register()
+    path = tmp_path / "trains.toml"
+    path.write_text(SUITE)
+    return path
+
+
+def test_a_suite_trains_its_models_once_and_attacks_them(trained, tmp_path):
+    heard, again = Heard(), Heard()
+    first = run(trained, tmp_path / "out", training_listener=heard)
+    second = run(trained, tmp_path / "out", training_listener=again)
+    assert heard.names == again.names == ["narrow one", "wide"]
+    assert (heard.epochs, again.epochs) == (5, 0)
+    assert (first.computed, second.computed) == (2, 0)
+    pd.testing.assert_frame_equal(first.table, second.table)
+    cards = [json.loads(path.read_text()) for path in sorted((tmp_path / "out/training").glob("*/*.json"))]
+    assert [card["tag"] for card in cards] == ["a", "b"]
+    wide = {"epochs": 3, "seed": 1, "lr": 0.01, "batch_size": 8, "limit": 48, "holdout": 0}
+    assert wide.items() <= cards[1].items()
+    assert cards[1]["options"]["width"] == 6
+
+
+def test_the_table_of_models_says_what_their_cards_and_attacks_say(trained, tmp_path):
+    made = run(trained, tmp_path / "out")
+    cards = [json.loads(path.read_text()) for path in sorted((tmp_path / "out/training").glob("*/*.json"))]
+    models = pd.read_csv(tmp_path / "out/models.csv")
+    assert models["model"].tolist() == ["narrow one", "wide"]
+    assert models["error"].tolist() == pytest.approx([100 * (1 - card["accuracy"]) for card in cards], rel=1e-5)
+    assert (models["error_low"] <= models["error"]).all()
+    assert (models["error"] <= models["error_high"]).all()
+    assert models["published_error"].isna().all()
+    attacked = made.table[made.table["eps"] == 0.1]["accuracy"]
+    assert models["fgsm linf 0.1"].tolist() == pytest.approx(attacked.tolist())
+    page = (tmp_path / "out/models.md").read_text()
+    assert f"| bars | wide | {cards[1]['parameters']:,} | {models['error'][1]:.1f} (" in page
+
+
+def test_other_settings_are_another_training(trained, tmp_path):
+    run(trained, tmp_path / "out")
+    trained.write_text(SUITE.replace("epochs = 2", "epochs = 1"))
+    heard = Heard()
+    run(trained, tmp_path / "out", training_listener=heard)
+    assert heard.epochs == 1
+    assert len(list((tmp_path / "out/training").iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        ("epochs = 2 }", 'epochs = 2 }\nweights = "some.safetensors"', r"models\[0\].*(some.safetensors|give one)"),
+        ('use = "bars"', 'use = "bars"\n[[data]]\nuse = "plain"', "has one dataset"),
+        ("epochs = 2", "epochs = 0", r"models\[0\].*train.*epochs"),
+        ("epochs = 2", "epoch = 2", r"models\[0\].*train.*epoch"),
+        ('"tiny"', '"untrainable"', r"models\[0\].*cannot be trained"),
+        ("width = 6", "breadth = 6", r"models\[1\].*breadth"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_before_anything_is(trained, tmp_path, written, instead, message):
+    trained.write_text(SUITE.replace(written, instead, 1))
+    with pytest.raises(UserError, match=message):
+        run(trained, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("training/*/*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "error"),
+    [
+        ("cnn", {}, 5.2),
+        ("cnn-small", {}, None),
+        ("matrix-capsnet", {}, 1.8),
+        ("matrix-capsnet-small", {"iterations": 1}, 9.7),
+        ("matrix-capsnet-small", {"iterations": 4}, None),
+        ("matrix-capsnet-small", {"poses": "vector", "coordinates": False}, 3.2),
+        ("matrix-capsnet-small", {"activation": "mixture"}, 4.5),
+        ("matrix-capsnet-small", {"competition": "position"}, None),
+        ("vector-capsnet-small", {}, None),
+    ],
+)
+def test_published_errors_belong_to_options(model, options, error):
+    assert published_error(model, model_options(model, options)) == error
+
+
+def test_the_ablation_suite_has_every_row_of_the_paper():
+    suite = load_suite(Path(__file__).parent.parent / "benchmarks" / "ablation.toml")
+    found = {
+        published_error(spec.use, model_options(spec.use, spec.options)) for spec in suite.models if spec.use != "cnn"
+    }
+    assert found >= {9.7, 2.2, 1.8, 3.9, 2.9, 2.6, 3.2, 5.8, 4.5}
