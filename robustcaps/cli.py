@@ -70,6 +70,8 @@ def run(
     if result.computed == 0:
         console.print(f"Nothing to compute: all {result.reused} cells were finished before.")
     show.show_files(console, result.files)
+    for reason in result.untrained:
+        console.print(f"[red]not trained[/]: {escape(reason)}", soft_wrap=True, highlight=False)
     if result.failures:
         for failure in result.failures:
             console.print(f"[red]failed[/]: {escape(failure.cell.label)}: {escape(failure.reason)}", soft_wrap=True)
@@ -79,6 +81,7 @@ def run(
             soft_wrap=True,
             highlight=False,
         )
+    if result.failures or result.untrained:
         raise typer.Exit(1)
 
 

@@ -10,6 +10,10 @@ class UserError(Exception):
     """Something the user wrote cannot be done; the message names the thing, the place and the choices."""
 
 
+class TrainingFailed(UserError):  # noqa: N818  it is what a user reads: a training that failed
+    """A training collapsed or ran into numbers that are not finite; other trainings may go on."""
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a sentence that offers the nearest choice, or lists them all where none is near."""
     known = sorted(choices)

@@ -41,6 +41,8 @@ class Run:
     reused: int
     failures: tuple[Outcome, ...]
     files: tuple[Path, ...]
+    untrained: tuple[str, ...] = ()
+    """Which models of the suite could not be trained, and why; they are in no table."""
 
 
 def run(
@@ -69,9 +71,10 @@ def run(
     if batch_size is not None:
         loaded = loaded.model_copy(update={"batch_size": batch_size})
     store = Store(Path(out) if out else Path("out") / loaded.name)
+    untrained: list[str] = []
     if any(spec.train for spec in loaded.models):
         make_plan(loaded, workshop, source=str(source), progress=listener.data_prepared)  # names mistakes beforehand
-        loaded = train_models(loaded, store.folder, setting, training_listener or training.Listener())
+        loaded, untrained = train_models(loaded, store.folder, setting, training_listener or training.Listener())
     cells = make_plan(loaded, workshop, source=str(source), progress=listener.data_prepared)
     store.prepare()
     finished = [cell for cell in cells if store.has(cell)]
@@ -87,11 +90,19 @@ def run(
             failures.append(outcome)
     _write_record(store, loaded, source, cells, origin, seconds=time.perf_counter() - began)
     if not any(store.has(cell) for cell in cells):
-        return Run(store.folder, pd.DataFrame(), len(missing), 0, tuple(failures), (store.folder / "run.json",))
+        return Run(
+            store.folder,
+            pd.DataFrame(),
+            len(missing),
+            0,
+            tuple(failures),
+            (store.folder / "run.json",),
+            tuple(untrained),
+        )
     table, table_file = write_table(store.folder)
     drawings = write_figures(store.folder)
     files = (table_file, *write_models(store.folder), *drawings, write_report(store.folder), store.folder / "run.json")
-    return Run(store.folder, table, len(missing), len(finished), tuple(failures), files)
+    return Run(store.folder, table, len(missing), len(finished), tuple(failures), files, tuple(untrained))
 
 
 def _keep(store: Store, outcome: Outcome) -> None:

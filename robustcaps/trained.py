@@ -7,25 +7,33 @@ import json
 import re
 from pathlib import Path
 
-from robustcaps.errors import UserError
+from robustcaps.errors import TrainingFailed, UserError
 from robustcaps.suite import DataSpec, ModelSpec, Suite, TrainSpec
 from robustcaps.training import Listener, train
 from robustcaps.workshop import Setting
 
 
-def train_models(suite: Suite, out: Path, setting: Setting, listener: Listener) -> Suite:
-    """Return the suite with weights for the models it trains; a training that is finished is not repeated."""
-    models = []
+def train_models(suite: Suite, out: Path, setting: Setting, listener: Listener) -> tuple[Suite, list[str]]:
+    """Return the suite with weights for the models it trains; a training that is finished is not repeated.
+
+    A model whose training fails is left out, and the second list says why; if all fail, that is an error.
+    """
+    models: list[ModelSpec] = []
+    failures: list[str] = []
     for position, spec in enumerate(suite.models):
         try:
             if spec.train is not None:
                 weights = _train(spec, spec.train, _only(suite.data), out, setting, listener)
                 spec = spec.model_copy(update={"weights": weights})  # noqa: PLW2901
             models.append(spec)
+        except TrainingFailed as error:
+            failures.append(f"{spec.label}: {error}")
         except UserError as error:
             raise UserError(f"models[{position}] '{spec.label}': {error}") from error
     listener.finished()
-    return suite.model_copy(update={"models": models})
+    if not models:
+        raise TrainingFailed(f"no model could be trained. {' '.join(failures)}")
+    return suite.model_copy(update={"models": models}), failures
 
 
 def training_folder(spec: ModelSpec, data: DataSpec, out: Path) -> Path:

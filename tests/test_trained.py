@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,7 @@ from robustcaps.models.zoo import model_options
 from robustcaps.published import published_error
 from robustcaps.runner import run
 from robustcaps.suite import load_suite
-from robustcaps.training import Listener
+from robustcaps.training import Listener, loop
 from tests import tiny
 
 SUITE = """
@@ -87,6 +88,19 @@ def test_the_table_of_models_says_what_their_cards_and_attacks_say(trained, tmp_
     assert models["fgsm linf 0.1"].tolist() == pytest.approx(attacked.tolist())
     page = (tmp_path / "out/models.md").read_text()
     assert f"| bars | wide | {cards[1]['parameters']:,} | {models['error'][1]:.1f} (" in page
+
+
+def test_a_model_that_collapses_does_not_stop_the_others(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "UNTRAINED", 1)
+    trained.write_text(SUITE.replace("width = 6", 'width = 6\nfault = "collapse"'))
+    made = run(trained, tmp_path / "out")
+    assert made.table["model"].unique().tolist() == ["narrow one"]
+    (reason,) = made.untrained
+    assert re.match("wide: .*collapsed.*standing", reason)
+    trained.write_text(
+        SUITE.replace("[[attacks]]", "[[attacks]]").replace("epochs = 2 }", 'epochs = 2 }\nfault = "collapse"')
+    )
+    assert [reason.partition(":")[0] for reason in run(trained, tmp_path / "out").untrained] == ["narrow one"]
 
 
 def test_other_settings_are_another_training(trained, tmp_path):

@@ -218,8 +218,7 @@ class MatrixCapsules(nn.Module):
         delta = 2 / (lambda mean S), beta_u -= delta / 16 and beta_a = -mean S delta leave mean z at 0.
         Without S in the cost there is no empty capsule to price; a mixture has no prices at all.
         """
-        votes = matrix_votes(poses, self.transforms, self.wiring)
-        self.transforms.mul_(POSE_STD / votes.std())
+        self.transforms.mul_(POSE_STD / self._vote_std(poses))
         if self.rules.activation == "mixture":
             return
         routed = self(poses, activations)
@@ -234,6 +233,12 @@ class MatrixCapsules(nn.Module):
         delta = -EMPTY_LOGIT / (self.inverse_temperature * support)
         self.beta_u.sub_(delta / POSE_SIZE)
         self.beta_a.fill_(-support * delta)
+
+    def _vote_std(self, poses: Tensor) -> Tensor:
+        """Return the standard deviation of all votes without offsets, a few samples at a time: they fill the memory."""
+        parts = (matrix_votes(some, self.transforms, self.wiring).double() for some in poses.split(4))
+        mean, square = torch.stack([torch.stack((part.mean(), part.square().mean())) for part in parts]).mean(dim=0)
+        return (square - mean.square()).sqrt().float()
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return learning rates that fit the scale of each parameter (valid after `initialise`)."""

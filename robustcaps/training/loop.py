@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
 
 from robustcaps.data.base import Data
-from robustcaps.errors import UserError
+from robustcaps.errors import TrainingFailed
 from robustcaps.files import write_atomically
 from robustcaps.models.base import Classifier
 from robustcaps.models.cards import Settings
@@ -131,7 +131,7 @@ def run_epoch(
         try:
             loss = take_step(model, optimizer, images, labels, progress=done / total, clip=settings.clip)
         except FloatingPointError as error:
-            raise UserError(
+            raise TrainingFailed(
                 f"{settings.stem} on {settings.data}: {error} at epoch {epoch}, step {step} of {steps}, "
                 f"learning rate {lr:.3g}. {way_out(settings)}"
             ) from error
@@ -197,7 +197,7 @@ def stop_if_collapsed(training: Training, log: list[Row], labels: Tensor) -> Non
     if len(ill) == 1:
         training.listener.warn(f"{message} If the next epoch ends like this, the training stops.")
         return
-    raise UserError(
+    raise TrainingFailed(
         f"{message} Epoch {len(log) - 1} ended like this, too. {way_out(settings)} The log is {training.log}; "
         f"the same command in the same folder stops here again."
     )
