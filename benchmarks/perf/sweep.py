@@ -11,14 +11,15 @@ from benchmarks.perf.timing import seconds
 from robustcaps.attacks import Attack
 
 SWEEP = [0.01 * k for k in range(1, 11)]
+IMAGES = 64
 
 
 def measure_sweep() -> Table:
     """Return the seconds and the passes per image of both ways."""
     model = rc.load_model("cnn", data="toys", device="cpu")
-    data = rc.load_data("toys", limit=200)
+    data = rc.load_data("toys", limit=IMAGES)
     columns = ("attack", "ten eps in one call s", "one by one s", "ratio", "forwards", "backwards")
-    grid = Table(*columns, title="cnn, 200 toys")
+    grid = Table(*columns, title=f"cnn, {IMAGES} toys")
 
     def evaluate(attacks: list[Attack]) -> None:
         for attack in attacks:

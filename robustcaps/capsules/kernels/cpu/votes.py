@@ -55,7 +55,7 @@ class Layer(NamedTuple):
     rule: int
     """What activates a parent: `COST`, `MEAN_COST` or `MIXTURE`."""
     vectors: tuple[()] | tuple[bool]
-    """Not empty where poses are vectors: a question of type, so that each kind gets a kernel without the other's code."""
+    """Not empty where poses are vectors: a matter of type, so that each kind gets a kernel without the other's code."""
 
 
 class Trace(NamedTuple):
