@@ -7,7 +7,7 @@ from functools import partial
 from rich.table import Table
 
 import robustcaps as rc
-from benchmarks.perf.timing import seconds
+from benchmarks.perf.timing import side_by_side
 from robustcaps.attacks import Attack
 
 SWEEP = [0.01 * k for k in range(1, 11)]
@@ -28,9 +28,9 @@ def measure_sweep() -> Table:
     for name in ("fgsm", "bim"):
         together = rc.load_attack(name, eps=SWEEP)
         alone = [rc.load_attack(name, eps=eps) for eps in SWEEP]
-        one_call = seconds(partial(evaluate, [together]), repeats=3)
-        each = seconds(partial(evaluate, alone), repeats=3)
+        taken = side_by_side({"together": partial(evaluate, [together]), "alone": partial(evaluate, alone)})
         cost = rc.evaluate(model, data, together)[["forwards", "backwards"]].sum() / len(data)
+        times = (f"{taken['together']:.2f}", f"{taken['alone']:.2f}", f"{taken['alone'] / taken['together']:.1f} x")
         passes = (f"{cost['forwards']:.1f}", f"{cost['backwards']:.1f}")
-        grid.add_row(name, f"{one_call:.2f}", f"{each:.2f}", f"{each / one_call:.1f} x", *passes)
+        grid.add_row(name, *times, *passes)
     return grid

@@ -29,7 +29,9 @@ class Fused(NamedTuple):
 
 KERNELS = {
     "numba": Fused("cpu", "robustcaps.capsules.kernels.cpu.em", "pip install 'robustcaps[fast]'"),
-    "triton": Fused("cuda", "robustcaps.capsules.kernels.cuda.em", "on Linux: pip install 'robustcaps[gpu]'"),
+    "triton": Fused(
+        "cuda", "robustcaps.capsules.kernels.cuda.em", "3.4 or newer, on Linux: pip install 'robustcaps[gpu]'"
+    ),
 }
 
 

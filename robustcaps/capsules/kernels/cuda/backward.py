@@ -12,12 +12,13 @@ from robustcaps.capsules.kernels.cuda.jit import compiled, inlined
 from robustcaps.capsules.kernels.cuda.layer import Layer, Parents, Pulls, Trace
 from robustcaps.capsules.kernels.cuda.votes import (
     POSE,
+    as_tile,
     load_poses,
     log_sigmas,
     pair_at,
     parent_at,
-    position_at,
     relative_votes,
+    split,
     store_poses,
     up_to,
 )
@@ -41,10 +42,10 @@ def pull_back_parents(
 
     The gradients by the parents come from the loss (LAST), or from the next iteration's g_L.
     """
-    j = position_at(tl.program_id(0))
+    n, p = split(as_tile(tl.program_id(0)), layer.parents)
     c, live = up_to(tl.program_id(1) * TYPES, layer.types, TYPES)
     live = live[None, :]
-    parent = parent_at(layer, j, c)
+    parent = parent_at(layer, n, p, c)
     centre, mean = load_poses(trace.centre, parent), load_poses(trace.mean, parent)
     variance = load_poses(trace.variance, parent)
     S = tl.load(trace.support + parent)
@@ -53,12 +54,12 @@ def pull_back_parents(
         g_S, g_z = tl.load(upstream.support + parent), tl.load(upstream.logits + parent)
     else:
         g_mean, g_variance, g_prior = pull_back_log_joints(
-            layer, g_log_joints, centre, mean, variance, j, c, live, SIDE, SHARED, CHILDREN, TYPES
+            layer, g_log_joints, centre, mean, variance, n, p, c, live, SIDE, SHARED, CHILDREN, TYPES
         )
         g_S = tl.full(S.shape, 0.0, tl.float32)
         g_z = g_prior / (1.0 + tl.exp(tl.load(trace.logits + parent)))
     if ACTIVATION == "mixture":
-        rest = the_rest(layer, j, S)
+        rest = the_rest(layer, n, S)
         add_to(pulls.whole + parent, -(1.0 + WHOLE) * g_z / rest, live)
         g_S += g_z * (1.0 / (S + EMPTY) + 1.0 / rest)
     else:
@@ -76,9 +77,9 @@ def pull_back_parents(
     level = g_S - share * tl.sum(g_variance * variance, axis=2)
     for first in range(0, layer.children, CHILDREN):  # g_r = g_S + sum_h (g_mu d + g_var (d^2 - var)) / S
         i, real = up_to(first, layer.children, CHILDREN)
-        d = relative_votes(layer, centre, j, i, c, SIDE, SHARED) - mean
+        d = relative_votes(layer, centre, n, p, i, c, SIDE, SHARED) - mean
         g_r = level + share * tl.sum((g_mean + g_variance * d) * d, axis=2)
-        tl.store(pulls.assignments + pair_at(layer, j, i, c), g_r, mask=real[:, None] & live)
+        tl.store(pulls.assignments + pair_at(layer, n, p, i, c), g_r, mask=real[:, None] & live)
 
 
 @inlined
@@ -88,7 +89,8 @@ def pull_back_log_joints(
     centre: tl.tensor,
     mean: tl.tensor,
     variance: tl.tensor,
-    j: tl.tensor,
+    n: tl.tensor,
+    p: tl.tensor,
     c: tl.tensor,
     live: tl.tensor,
     SIDE: tl.constexpr,
@@ -102,8 +104,8 @@ def pull_back_log_joints(
     g_prior = tl.full((1, TYPES), 0.0, tl.float32)
     for first in range(0, layer.children, CHILDREN):
         i, real = up_to(first, layer.children, CHILDREN)
-        d = relative_votes(layer, centre, j, i, c, SIDE, SHARED) - mean
-        g_L = tl.load(g_log_joints + pair_at(layer, j, i, c), mask=real[:, None] & live, other=0.0)
+        d = relative_votes(layer, centre, n, p, i, c, SIDE, SHARED) - mean
+        g_L = tl.load(g_log_joints + pair_at(layer, n, p, i, c), mask=real[:, None] & live, other=0.0)
         pull = g_L[:, :, None] * d
         g_prior += tl.sum(g_L, axis=0, keep_dims=True)
         g_mean += tl.sum(pull, axis=0, keep_dims=True)
@@ -133,8 +135,7 @@ def pull_back_shares(
 
     g_L takes the place of g_r, g_a is added to what later iterations have left.
     """
-    n = tl.program_id(0).to(tl.int64) // layer.positions
-    q = tl.program_id(0) % layer.positions
+    n, q = split(tl.program_id(0), layer.positions)
     b, b_live = up_to(tl.program_id(1) * CHILD_TYPES, layer.child_types, CHILD_TYPES)
     c, c_live = up_to(0, layer.types, TYPES)
     live = b_live[:, None] & c_live[None, :]

@@ -21,7 +21,9 @@ LANES = 16
 WINDOW_TILE = 128
 """How many pairs of a child and a parent a program holds while it fits parents; each has 16 components."""
 CONTRACTION_TILE = 64
-"""The same for the last backward pass, which holds many more values of each pair."""
+"""The same for the last backward pass, which holds many more values of each pair..."""
+CONTRACTION_WARPS = 8
+"""...spread over twice as many threads as is usual, so that they fit into registers."""
 SHARE_TILE = 1024
 """The same while children are shared out: one value of each pair."""
 MOST_PARTS = 16
@@ -95,7 +97,7 @@ class FusedRouting(torch.autograd.Function):
             for t in reversed(range(layer.iterations)):
                 pull_back_once(layer, trace, pulls, gradients, g_activations, setting, t)
             if setting.activation == "mixture":
-                totals = sums_of_rows(pulls.whole.flatten(1), torch.ones_like(pulls.whole[0].flatten()))
+                totals = sums_of_rows(pulls.whole.flatten(1), layer.poses.new_ones(layer.parents * layer.types))
                 g_activations += children_in_layer(setting).unsqueeze(-1) * totals.view(-1, 1, 1)
             return (
                 None,
@@ -198,6 +200,7 @@ def gradient_by_poses(layer: Layer, trace: Trace, pulls: Pulls) -> Tensor:
         SHARED=layer.transforms.ndim == 4,
         CHILDREN=children,
         TYPES=types,
+        num_warps=CONTRACTION_WARPS,
     )
     return g_poses
 
@@ -223,6 +226,7 @@ def gradient_by_transforms(layer: Layer, trace: Trace, pulls: Pulls) -> Tensor:
         SHARED=shared,
         PAIRS=pairs,
         TYPES=types,
+        num_warps=CONTRACTION_WARPS,
     )
     return partial.sum(dim=0)
 

@@ -9,14 +9,15 @@ from robustcaps.capsules.kernels.cuda.layer import Layer, Parents, Trace
 from robustcaps.capsules.kernels.cuda.votes import (
     POSE,
     add_votes,
+    as_tile,
     assigned,
     load_poses,
     log_sigmas,
     offsets_at,
     pair_at,
     parent_at,
-    position_at,
     relative_votes,
+    split,
     store_poses,
     up_to,
 )
@@ -50,12 +51,12 @@ def find_centres(
     TYPES: tl.constexpr,
 ) -> None:
     """Set V_0 (n, P, C, H), the votes of each window's first child."""
-    first = tl.program_id(0).to(tl.int64) * WINDOWS
-    j, j_live = up_to(first, layer.samples * layer.parents, WINDOWS)
+    k, k_live = up_to(tl.program_id(0) * WINDOWS, layer.samples * layer.parents, WINDOWS)
+    n, p = split(k, layer.parents)
     c, c_live = up_to(tl.program_id(1) * TYPES, layer.types, TYPES)
     i = tl.full((WINDOWS,), 0, tl.int32)
-    votes = add_votes(layer, offsets_at(layer, i), j, i, c, SIDE, SHARED)
-    store_poses(centre, parent_at(layer, j, c), votes, j_live[:, None] & c_live[None, :])
+    votes = add_votes(layer, offsets_at(layer, i), n, p, i, c, SIDE, SHARED)
+    store_poses(centre, parent_at(layer, n, p, c), votes, k_live[:, None] & c_live[None, :])
 
 
 @compiled
@@ -73,17 +74,17 @@ def fit_parents(
     TYPES: tl.constexpr,
 ) -> None:
     """M-step of one iteration for a tile of parents at one position, and log a_j p_ij for the next one's E-step."""
-    j = position_at(tl.program_id(0))
+    n, p = split(as_tile(tl.program_id(0)), layer.parents)
     c, live = up_to(tl.program_id(1) * TYPES, layer.types, TYPES)
     live = live[None, :]
-    parent = parent_at(layer, j, c)
+    parent = parent_at(layer, n, p, c)
     centre = load_poses(trace.centre, parent)
-    S, mean, scatter = moments(layer, trace, centre, j, c, live, SIDE, SHARED, FIRST, CHILDREN, TYPES)
+    S, mean, scatter = moments(layer, trace, centre, n, p, c, live, SIDE, SHARED, FIRST, CHILDREN, TYPES)
     share = (1.0 / (S + EMPTY))[:, :, None]
     pull = EMPTY * share * (centre + mean)  # mu = sum_i r V / (S + EMPTY), a little off the mean
     mean -= pull
     variance = (scatter + S[:, :, None] * pull * pull) * share
-    logits = parent_logits(layer, trace.scale, j, c, S, variance, ACTIVATION)
+    logits = parent_logits(layer, trace.scale, n, c, S, variance, ACTIVATION)
     store_poses(trace.mean, parent, mean, live)
     store_poses(trace.variance, parent, variance, live)
     tl.store(trace.support + parent, S, mask=live)
@@ -98,9 +99,9 @@ def fit_parents(
         inverse = -0.5 / (variance + layer.floor)
         for first in range(0, layer.children, CHILDREN):
             i, real = up_to(first, layer.children, CHILDREN)
-            d = relative_votes(layer, centre, j, i, c, SIDE, SHARED) - mean
+            d = relative_votes(layer, centre, n, p, i, c, SIDE, SHARED) - mean
             log_joint = prior + tl.sum(d * d * inverse, axis=2)
-            tl.store(log_joints + pair_at(layer, j, i, c), log_joint, mask=real[:, None] & live)
+            tl.store(log_joints + pair_at(layer, n, p, i, c), log_joint, mask=real[:, None] & live)
 
 
 @inlined
@@ -108,7 +109,8 @@ def moments(
     layer: Layer,
     trace: Trace,
     centre: tl.tensor,
-    j: tl.tensor,
+    n: tl.tensor,
+    p: tl.tensor,
     c: tl.tensor,
     live: tl.tensor,
     SIDE: tl.constexpr,
@@ -127,8 +129,8 @@ def moments(
     scatter = tl.full((1, TYPES, POSE), 0.0, tl.float32)
     for first in range(0, layer.children, CHILDREN):
         i, real = up_to(first, layer.children, CHILDREN)
-        votes = relative_votes(layer, centre, j, i, c, SIDE, SHARED)
-        r = assigned(layer, trace.assignments, j, i, c, real[:, None] & live, FIRST)
+        votes = relative_votes(layer, centre, n, p, i, c, SIDE, SHARED)
+        r = assigned(layer, trace.assignments, n, p, i, c, real[:, None] & live, FIRST)
         own = tl.sum(r, axis=0, keep_dims=True)
         own_mean = tl.sum(r[:, :, None] * votes, axis=0, keep_dims=True) / tl.maximum(own, TINY)[:, :, None]
         d = votes - own_mean
@@ -145,7 +147,7 @@ def moments(
 def parent_logits(
     layer: Layer,
     scale: tl.tensor,
-    j: tl.tensor,
+    n: tl.tensor,
     c: tl.tensor,
     S: tl.tensor,
     variance: tl.tensor,
@@ -153,7 +155,7 @@ def parent_logits(
 ) -> tl.tensor:
     """Return z (1, C), as `routing.parent_logits` does."""
     if ACTIVATION == "mixture":
-        z = tl.log(S + EMPTY) - tl.log(the_rest(layer, j, S))
+        z = tl.log(S + EMPTY) - tl.log(the_rest(layer, n, S))
     else:
         cost = POSE * tl.load(layer.beta_u + c)[None, :] + log_sigmas(variance, layer.floor)
         if ACTIVATION == "cost":
@@ -163,9 +165,9 @@ def parent_logits(
 
 
 @inlined
-def the_rest(layer: Layer, j: tl.tensor, S: tl.tensor) -> tl.tensor:
+def the_rest(layer: Layer, n: tl.tensor, S: tl.tensor) -> tl.tensor:
     """Return (1 + WHOLE) sum_k S_k - S_j + EMPTY; what may cancel is subtracted first."""
-    whole = tl.load(layer.whole + j // layer.parents)[:, None]
+    whole = tl.load(layer.whole + n)[:, None]
     return whole - S + (WHOLE * whole + EMPTY)
 
 
@@ -175,8 +177,7 @@ def share_out(layer: Layer, R: tl.tensor, FIELD: tl.constexpr, CHILD_TYPES: tl.c
 
     The sum is over all parents of a child (FIELD), or over those at one position.
     """
-    n = tl.program_id(0).to(tl.int64) // layer.positions
-    q = tl.program_id(0) % layer.positions
+    n, q = split(tl.program_id(0), layer.positions)
     b, b_live = up_to(tl.program_id(1) * CHILD_TYPES, layer.child_types, CHILD_TYPES)
     c, c_live = up_to(0, layer.types, TYPES)
     live = b_live[:, None] & c_live[None, :]

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import triton
+from triton import knobs
 
 Piece = TypeVar("Piece", bound=Callable[..., Any])
 
-INTERPRETED = bool(triton.knobs.runtime.interpret)
+INTERPRETED = bool(knobs.runtime.interpret)
 """Whether kernels run in the interpreter, which takes tensors of any device; as it was when they were defined."""
 
 

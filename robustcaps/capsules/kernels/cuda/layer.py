@@ -1,4 +1,4 @@
-"""What the kernels work on. Symbols as in `routing.em`; j = n*P + p is a parent position of a sample."""
+"""What the kernels work on. Symbols as in `routing.em`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """What the kernels share: where things lie, and the votes, formed again from poses and transforms wherever needed.
 
-A tile holds E pairs of a parent position j = n*P + p and a child i of its window, all with the same types c of parents.
-j is (E,) or, where all share it, (1,); i is (E,) and c is (C,); values of parents are (E or 1, C) or (E or 1, C, H).
+A tile holds E children, each by its sample n, a parent position p and its place i in that window, and C types c of
+parents. n and p are (E,) or, where all share them, (1,); values of parents are (E or 1, C) or (E or 1, C, H).
 Indices beyond an end are set to the last: loads need no masks, only weights and stores do.
+n has 64 bits, as a batch may have more than 2^31 assignments; it is never divided, which is slow and takes registers.
 """
 
 from __future__ import annotations
@@ -23,29 +24,39 @@ def up_to(first: tl.tensor, end: tl.tensor, LENGTH: tl.constexpr) -> tuple[tl.te
 
 
 @inlined
-def position_at(j: tl.tensor) -> tl.tensor:
-    """Return a single parent position as (1,); 64 bits, as a batch may have more than 2^31 assignments."""
-    return j.to(tl.int64) + tl.arange(0, 1)
+def split(index: tl.tensor, size: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """Return the sample n of an index into (n, size), and the index within it."""
+    return (index // size).to(tl.int64), index % size
 
 
 @inlined
-def child_at(layer: Layer, j: tl.tensor, i: tl.tensor) -> tl.tensor:
-    """Return where child i of parent position j lies in (n, Q, B)."""
-    slot = j % layer.parents * layer.slots + i // layer.child_types
-    q = tl.load(layer.windows + slot)
-    return (j // layer.parents * layer.positions + q) * layer.child_types + i % layer.child_types
+def as_tile(x: tl.tensor) -> tl.tensor:
+    """Return a single index as (1,)."""
+    return x + tl.arange(0, 1)
 
 
 @inlined
-def parent_at(layer: Layer, j: tl.tensor, c: tl.tensor) -> tl.tensor:
+def position_at(layer: Layer, p: tl.tensor, i: tl.tensor) -> tl.tensor:
+    """Return the child position q of child i of window p."""
+    return tl.load(layer.windows + p * layer.slots + i // layer.child_types)
+
+
+@inlined
+def child_at(layer: Layer, n: tl.tensor, p: tl.tensor, i: tl.tensor) -> tl.tensor:
+    """Return where child i of window p lies in (n, Q, B)."""
+    return (n * layer.positions + position_at(layer, p, i)) * layer.child_types + i % layer.child_types
+
+
+@inlined
+def parent_at(layer: Layer, n: tl.tensor, p: tl.tensor, c: tl.tensor) -> tl.tensor:
     """Return where parents lie in (n, P, C), as (E or 1, C)."""
-    return j[:, None] * layer.types + c[None, :]
+    return (n * layer.parents + p)[:, None] * layer.types + c[None, :]
 
 
 @inlined
-def pair_at(layer: Layer, j: tl.tensor, i: tl.tensor, c: tl.tensor) -> tl.tensor:
+def pair_at(layer: Layer, n: tl.tensor, p: tl.tensor, i: tl.tensor, c: tl.tensor) -> tl.tensor:
     """Return where pairs of a child and a parent lie in (n, P, I, C), as (E, C)."""
-    return (j * layer.children + i)[:, None] * layer.types + c[None, :]
+    return ((n * layer.parents + p) * layer.children + i)[:, None] * layer.types + c[None, :]
 
 
 @inlined
@@ -68,12 +79,26 @@ def transforms_at(layer: Layer, i: tl.tensor, c: tl.tensor, SIDE: tl.constexpr, 
 
 
 @inlined
+def offsets_at(layer: Layer, i: tl.tensor) -> tl.tensor:
+    """Return what is added to the votes of children, (E, 1, H)."""
+    slot = (i // layer.child_types)[:, None, None]
+    return tl.load(layer.offsets + slot * POSE + tl.arange(0, POSE)[None, None, :])
+
+
+@inlined
 def add_votes(
-    layer: Layer, start: tl.tensor, j: tl.tensor, i: tl.tensor, c: tl.tensor, SIDE: tl.constexpr, SHARED: tl.constexpr
+    layer: Layer,
+    start: tl.tensor,
+    n: tl.tensor,
+    p: tl.tensor,
+    i: tl.tensor,
+    c: tl.tensor,
+    SIDE: tl.constexpr,
+    SHARED: tl.constexpr,
 ) -> tl.tensor:
     """Return start + M_i W_ij (E, C, H): each row of a pose times each column of a transform."""
     h = tl.arange(0, POSE)[None, None, :]
-    row = layer.poses + child_at(layer, j, i)[:, None, None] * POSE + h // SIDE * SIDE
+    row = layer.poses + child_at(layer, n, p, i)[:, None, None] * POSE + h // SIDE * SIDE
     column = layer.transforms + transforms_at(layer, i, c, SIDE, SHARED) + h % SIDE
     votes = start
     for y in tl.static_range(SIDE):
@@ -82,35 +107,41 @@ def add_votes(
 
 
 @inlined
-def offsets_at(layer: Layer, i: tl.tensor) -> tl.tensor:
-    """Return what is added to the votes of children (E, 1, H)."""
-    slot = (i // layer.child_types)[:, None, None]
-    return tl.load(layer.offsets + slot * POSE + tl.arange(0, POSE)[None, None, :])
-
-
-@inlined
 def relative_votes(
-    layer: Layer, centre: tl.tensor, j: tl.tensor, i: tl.tensor, c: tl.tensor, SIDE: tl.constexpr, SHARED: tl.constexpr
+    layer: Layer,
+    centre: tl.tensor,
+    n: tl.tensor,
+    p: tl.tensor,
+    i: tl.tensor,
+    c: tl.tensor,
+    SIDE: tl.constexpr,
+    SHARED: tl.constexpr,
 ) -> tl.tensor:
     """Return V_ij - V_0 (E, C, H). V_0 goes first into the sum: what is large in both cancels before it is rounded."""
-    return add_votes(layer, offsets_at(layer, i) - centre, j, i, c, SIDE, SHARED)
+    return add_votes(layer, offsets_at(layer, i) - centre, n, p, i, c, SIDE, SHARED)
 
 
 @inlined
 def assigned(
-    layer: Layer, assignments: tl.tensor, j: tl.tensor, i: tl.tensor, c: tl.tensor, live: tl.tensor, FIRST: tl.constexpr
+    layer: Layer,
+    assignments: tl.tensor,
+    n: tl.tensor,
+    p: tl.tensor,
+    i: tl.tensor,
+    c: tl.tensor,
+    live: tl.tensor,
+    FIRST: tl.constexpr,
 ) -> tl.tensor:
     """Return r_ij = R_ij a_i (E, C); 0 where a pair is not real."""
-    child = child_at(layer, j, i)
-    a = tl.load(layer.activations + child)[:, None]
-    if FIRST:  # loaded for every type, as R is, since a tile's loads decide which thread gets what
-        place = layer.uniform + (child // layer.child_types % layer.positions)[:, None] + 0 * c[None, :]
+    a = tl.load(layer.activations + child_at(layer, n, p, i))[:, None]
+    if FIRST:
+        R = tl.where(live, tl.load(layer.uniform + position_at(layer, p, i))[:, None], 0.0)
     else:
-        place = assignments + pair_at(layer, j, i, c)
-    return tl.load(place, mask=live, other=0.0) * a
+        R = tl.load(assignments + pair_at(layer, n, p, i, c), mask=live, other=0.0)
+    return R * a
 
 
 @inlined
-def log_sigmas(variance: tl.tensor, floor: tl.tensor) -> tl.tensor:
+def log_sigmas(variance: tl.tensor, floor: float) -> tl.tensor:
     """Return sum_h log sigma^h (E or 1, C) from sigma^2 without the floor."""
     return 0.5 * tl.sum(tl.log(variance + floor), axis=2)
