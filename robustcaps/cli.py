@@ -27,6 +27,11 @@ console = Console()
 SuiteFile = Annotated[Path, typer.Argument(help="A suite: a TOML file such as benchmarks/quick.toml.")]
 OutFolder = Annotated[Path, typer.Argument(help="The out folder of a run.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Compiled = Annotated[
+    bool,
+    typer.Option("--compile/--no-compile", help="Compile networks as a whole: slow to begin, then quicker on a GPU."),
+]
+Autocast = Annotated[bool, typer.Option(help="Compute in bfloat16 outside of routing; less exact, quicker on a GPU.")]
 DataDir = Annotated[
     Path | None, typer.Option(help="Where datasets lie.", envvar="ROBUSTCAPS_DATA", show_default="./data")
 ]
@@ -45,6 +50,8 @@ def run(
     data_dir: DataDir = None,
     plugin: Plugins = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images per pass; no result depends on it.")] = None,
+    compiled: Compiled = False,
+    autocast: Autocast = False,
 ) -> None:
     """Run a suite: train what it trains, attack every model, write tables and figures. Nothing finished is repeated."""
     from robustcaps import console as show
@@ -61,6 +68,8 @@ def run(
             data_dir=data_dir,
             plugins=plugin or (),
             batch_size=batch_size,
+            compile=compiled,
+            autocast=autocast,
             listener=bars,
             training_listener=bars.training,
         )
@@ -134,12 +143,15 @@ def attack(
     rows: Annotated[Path | None, typer.Option(help="Write the rows, one per (sample, eps), to this CSV file.")] = None,
     settings: Settings = None,
     device: Device = "auto",
+    compiled: Compiled = False,
+    autocast: Autocast = False,
     data_dir: DataDir = None,
     plugin: Plugins = None,
 ) -> None:
     """Attack one model with one attack and print its accuracy by eps."""
     from robustcaps import console as show
     from robustcaps.evaluation import evaluate
+    from robustcaps.execution import Execution
     from robustcaps.suite import AttackSpec, DataSpec, ModelSpec, parse_spec
     from robustcaps.tables import summarise, violations
     from robustcaps.workshop import Setting, Workshop
@@ -149,7 +161,8 @@ def attack(
     wanted = {"use": use, "eps": _numbers(eps), "norm": norm, "unit": unit, "goal": goal, "target": _class(target)}
     attack_spec = parse_spec(AttackSpec, {**wanted, **_assignments(settings)})
     data_spec = parse_spec(DataSpec, {"use": data, "split": split, "limit": limit})
-    workshop = Workshop(Setting(data_dir, device, tuple(plugin or ())))
+    execution = Execution(compile=compiled, autocast=autocast)
+    workshop = Workshop(Setting(data_dir, device, tuple(plugin or ()), execution))
     made = workshop.attack(attack_spec)
     network = workshop.model(parse_spec(ModelSpec, {"use": model, "weights": weights}), data_spec)
     with show.RunBars(console) as bars:
@@ -186,6 +199,8 @@ def train(
     resume: Annotated[bool, typer.Option(help="Go on where a killed training stopped.")] = True,
     settings: Settings = None,
     device: Device = "auto",
+    compiled: Compiled = False,
+    autocast: Autocast = False,
     data_dir: DataDir = None,
     plugin: Plugins = None,
 ) -> None:
@@ -214,6 +229,8 @@ def train(
             resume=resume,
             data_dir=data_dir,
             device=device,
+            compile=compiled,
+            autocast=autocast,
             listener=bars,
         )
     low, high = card.interval

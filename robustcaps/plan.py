@@ -113,7 +113,7 @@ def _cells_of_data(suite: Suite, workshop: Workshop, data_spec: DataSpec, data: 
                 chosen = _attack_settings(attack_spec, attack, data)
             for seed in suite.seeds if attack.randomised else suite.seeds[:1]:
                 parts = {"model": network, "data": {"digest": data.digest}, "attack": chosen}
-                settings = {"rows_version": ROWS_VERSION, **parts, "seed": seed}
+                settings = {"rows_version": ROWS_VERSION, **parts, "seed": seed, **_execution_settings(workshop)}
                 specs = (model_spec, data_spec, attack_spec)
                 yield Cell(suite.name, *specs, seed, suite.batch_size, rows, rows * attack.passes, settings)
 
@@ -135,6 +135,12 @@ def _model_settings(spec: ModelSpec, data: DataSpec, model: nn.Module) -> dict[s
     else:
         options = model_options(name, spec.options)
     return {"name": name, "options": options, "digest": weights_digest(model), **_plugin_code(MODELS, spec)}
+
+
+def _execution_settings(workshop: Workshop) -> dict[str, Any]:
+    """Return how networks are computed, if not as they are written; else nothing, as in cells of old."""
+    on = workshop.setting.execution.switched_on
+    return {"execution": on} if on else {}
 
 
 def _attack_settings(spec: AttackSpec, attack: Attack, data: Data) -> dict[str, Any]:

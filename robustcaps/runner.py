@@ -19,6 +19,7 @@ import pandas as pd
 from robustcaps import training
 from robustcaps.devices import pick_device
 from robustcaps.engines import Listener, Outcome, pick_engine
+from robustcaps.execution import Execution
 from robustcaps.files import write_atomically
 from robustcaps.models.zoo import model_options, trained_card
 from robustcaps.plan import Cell, make_plan
@@ -54,18 +55,22 @@ def run(
     data_dir: Path | str | None = None,
     plugins: Sequence[Path | str] = (),
     batch_size: int | None = None,
+    compile: bool = False,  # noqa: A002
+    autocast: bool = False,
     listener: Listener | None = None,
     training_listener: training.Listener | None = None,
 ) -> Run:
     """Run a suite into a folder (default: out/<suite's name>) and return its table.
 
     Models that the suite trains are trained first. Finished trainings and cells are not repeated.
+    `compile` and `autocast` (bfloat16) are quicker on a GPU and round otherwise: their cells are cells of their own.
     """
     listener = listener or Listener()
     began = time.perf_counter()
     carry = pick_engine(engine)
     source = Path(suite)
-    setting = Setting(Path(data_dir) if data_dir else None, device, tuple(map(Path, plugins)))
+    execution = Execution(compile=compile, autocast=autocast)
+    setting = Setting(Path(data_dir) if data_dir else None, device, tuple(map(Path, plugins)), execution)
     workshop = Workshop(setting)
     loaded = load_suite(source)
     if batch_size is not None:

@@ -65,6 +65,8 @@ def _train(spec: ModelSpec, how: TrainSpec, data: DataSpec, out: Path, setting: 
         **how.model_dump(),
         data_dir=setting.data_dir,
         device=setting.device,
+        compile=setting.execution.compile,
+        autocast=setting.execution.autocast,
         listener=listener,
     )
     return folder / f"{card.stem}.safetensors"

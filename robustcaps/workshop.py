@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from robustcaps.attacks import load_attack
 from robustcaps.attacks.base import Attack
@@ -15,6 +16,8 @@ from robustcaps.data import load_data
 from robustcaps.data.base import Data, Progress
 from robustcaps.devices import pick_device
 from robustcaps.errors import UserError
+from robustcaps.execution import Execution
+from robustcaps.models.base import Classifier
 from robustcaps.models.zoo import build_model, load_model
 from robustcaps.registry import DATASETS, MODELS, load_plugin
 from robustcaps.suite import AttackSpec, DataSpec, ModelSpec, Spec
@@ -24,11 +27,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Setting:
-    """Where work is done. Nothing in it changes a row, except the plugins' code, whose digest is in the cells' ids."""
+    """Where and how work is done. What in it changes rows is in the cells' ids: the plugins' code, and `execution`."""
 
     data_dir: Path | None = None
     device: str = "auto"
     plugins: tuple[Path, ...] = ()
+    execution: Execution = field(default_factory=Execution)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,20 +68,34 @@ class Workshop:
         One that a suite is still to train is built with fresh weights: enough to check the suite.
         """
         _refuse(spec, "model", ("data", "device", "seed", "classes", "channels", "size"))
-        device = pick_device(self.setting.device)
+        device, execution = pick_device(self.setting.device), self.setting.execution
+        execution.check(device)
         DATASETS.entry(data.use)
 
-        def make() -> nn.Module:
+        def build() -> nn.Module:
             if has_card(spec):
                 return load_model(spec.use, data=data.use, weights=spec.weights, device=str(device), **spec.options)
             loaded = self.data(data)
             sizes = {"classes": loaded.classes, "channels": loaded.channels, "size": loaded.size}
             return build_model(_base(spec), **sizes, **spec.options).to(device).eval()
 
+        def make() -> nn.Module:
+            model = build()
+            if isinstance(model, nn.Module):
+                execution.prepare(model, name=spec.use)
+                execution.try_out(model, self._two_images(model, data).to(device), name=spec.use)
+            return model
+
         kind: type[nn.Module] = nn.Module
         return self._once(
             kind, ("model", spec.use, spec.model_dump_json(exclude={"name"}), data.model_dump_json()), make
         )
+
+    def _two_images(self, model: nn.Module, data: DataSpec) -> Tensor:
+        """Return images to try a model with; a zoo model says itself what it takes, without any data."""
+        if isinstance(model, Classifier):
+            return torch.zeros(2, model.channels, model.size, model.size)
+        return self.data(data).images[:2]
 
     def attack(self, spec: AttackSpec) -> Attack:
         """Return the attack of a spec, with its budgets and its aim."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +65,23 @@ class EMRules:
     """beta_a and beta_u of each parent type, or one of each for the layer."""
 
 
+Result = TypeVar("Result")
+
+
+def full_precision(method: Callable[..., Result]) -> Callable[..., Result]:
+    """Keep a layer's method out of autocast: densities and routing logits do not bear bfloat16."""
+
+    @functools.wraps(method)
+    def run(layer: nn.Module, *tensors: Tensor) -> Result:
+        kind = tensors[0].device.type
+        if not torch.is_autocast_enabled(kind):
+            return method(layer, *tensors)
+        with torch.autocast(kind, enabled=False):
+            return method(layer, *(tensor.float() for tensor in tensors))
+
+    return run
+
+
 def capsule_grid(features: Tensor, types: int) -> Tensor:
     """Return conv features (n, types*pose, height, width) as capsules (n, height*width, types, pose).
 
@@ -74,7 +93,7 @@ def capsule_grid(features: Tensor, types: int) -> Tensor:
 
 def tempo(weights: Tensor) -> float:
     """Return the share of the learning rate for weights of this scale: Adam's steps do not know how small they are."""
-    return float(weights.detach().std() / 0.5) ** 0.5
+    return math.sqrt(float(weights.detach().std()) / 0.5)
 
 
 class VectorPrimaryCapsules(nn.Module):
@@ -87,7 +106,7 @@ class VectorPrimaryCapsules(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the capsules u (n, positions*types, pose)."""
-        return squash(capsule_grid(self.conv(features), self.types).flatten(1, 2))
+        return squash(capsule_grid(self.conv(features), self.types).flatten(1, 2).to(self.conv.weight))
 
 
 class VectorCapsules(nn.Module):
@@ -99,10 +118,12 @@ class VectorCapsules(nn.Module):
         pairs = (parents,) if rules.transforms == "shared" else (children, parents)
         self.transforms = nn.Parameter(0.1 * torch.randn(*pairs, pose, child_pose))
 
+    @full_precision
     def votes(self, children: Tensor) -> Tensor:
         """Return the votes (n, parents, children, pose) of capsules (n, children, child pose)."""
         return vector_votes(children, self.transforms)
 
+    @full_precision
     def forward(self, children: Tensor) -> Tensor:
         """Return the parents s (n, parents, pose) before squashing."""
         return dynamic_routing(self.votes(children), iterations=self.rules.iterations, update=self.rules.update)
@@ -185,10 +206,12 @@ class MatrixCapsules(nn.Module):
             return self.inverse_temperature.expand(iterations)
         return self.inverse_temperature * torch.linspace(1 / iterations, 1, iterations, device=self.windows.device)
 
+    @full_precision
     def votes(self, poses: Tensor) -> Tensor:
         """Return the votes (n, positions, types, children, 16) of poses (n, child positions, child types, 16)."""
         return matrix_votes(poses, self.transforms, self.wiring, self.offsets)
 
+    @full_precision
     def forward(self, poses: Tensor, activations: Tensor) -> Routed:
         """Route children, poses (n, positions, types, 16) and activations (n, positions, types), to their parents."""
         options = self._options()
@@ -213,9 +236,10 @@ class MatrixCapsules(nn.Module):
     def initialise(self, poses: Tensor, activations: Tensor) -> None:
         """Choose scales on real children so that routing starts soft and no capsule is saturated.
 
-        Votes get the standard deviation `POSE_STD` (before offsets); logits z mean 0 and `LOGIT_STD`, and `EMPTY_LOGIT`
-        where a capsule gets nothing: with S = sum_i r_ij, z = lambda (beta_a - S sum_h (beta_u + log sigma_h)) and
-        delta = 2 / (lambda mean S), beta_u -= delta / 16 and beta_a = -mean S delta leave mean z at 0.
+        Votes get the standard deviation `POSE_STD` (before offsets). Logits z get mean 0, `LOGIT_STD` from how well
+        votes agree (more where supports differ), and `EMPTY_LOGIT` where a capsule gets nothing: with S = sum_i r_ij,
+        z = lambda (beta_a - S sum_h (beta_u + log sigma_h)) and delta = 2 / (lambda mean S), beta_u -= delta / 16 and
+        beta_a = -mean S delta leave mean z at 0.
         Without S in the cost there is no empty capsule to price; a mixture has no prices at all.
         """
         self.transforms.mul_(POSE_STD / self._vote_std(poses))
@@ -236,9 +260,11 @@ class MatrixCapsules(nn.Module):
 
     def _vote_std(self, poses: Tensor) -> Tensor:
         """Return the standard deviation of all votes without offsets, a few samples at a time: they fill the memory."""
-        parts = (matrix_votes(some, self.transforms, self.wiring).double() for some in poses.split(4))
-        mean, square = torch.stack([torch.stack((part.mean(), part.square().mean())) for part in parts]).mean(dim=0)
-        return (square - mean.square()).sqrt().float()
+        count, total, square = 0, torch.zeros(()).double(), torch.zeros(()).double()
+        for some in torch.split(poses, 4):
+            votes = matrix_votes(some, self.transforms, self.wiring).double().cpu()
+            count, total, square = count + votes.numel(), total + votes.sum(), square + votes.square().sum()
+        return (square / count - (total / count).square()).sqrt().to(poses)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return learning rates that fit the scale of each parameter (valid after `initialise`)."""

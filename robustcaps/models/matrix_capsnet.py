@@ -84,6 +84,10 @@ class MatrixCapsNet(CapsuleClassifier):
         super().__init__(classes=classes, channels=channels, size=size)
         if size < RECEPTIVE_FIELD:
             raise UserError(f"matrix-capsnet: images of {size}x{size} are too small; it needs 17x17 or more.")
+        if rules.activation == "mixture" and rules.iterations == 1:
+            raise UserError(
+                "matrix-capsnet: activation 'mixture' needs 2 iterations or more: at first all shares are equal."
+            )
         self.loss: LossName = loss
         primary, first, second = types
         primary_grid = (size - 5) // 2 + 1

@@ -11,6 +11,7 @@ from robustcaps.data import load_data
 from robustcaps.data.base import Data
 from robustcaps.devices import pick_device
 from robustcaps.errors import UserError
+from robustcaps.execution import TRAINED, Execution
 from robustcaps.models.base import Classifier, Recipe
 from robustcaps.models.cards import Card, Settings
 from robustcaps.models.zoo import build_model, model_options
@@ -40,17 +41,22 @@ def train(
     resume: bool = True,
     data_dir: Path | str | None = None,
     device: str = "auto",
+    compile: bool = False,  # noqa: A002
+    autocast: bool = False,
     listener: Listener | None = None,
 ) -> Card:
     """Train a model and write out/MODEL-TAG.safetensors, its card (.json) and out/log.csv; return the card.
 
     What is None comes from the model's recipe. A training that was killed goes on from its last epoch, and a finished
     one is not repeated; `resume=False` refuses both. The weights are those of the last epoch: nothing is selected on
-    the held-out samples, and the test split is looked at once, at the end.
+    the held-out samples, and the test split is looked at once, at the end. `compile` and `autocast` (bfloat16) concern
+    the training loss alone; like the device, they may change in a training that is resumed.
     """
     listener = listener or Listener()
     chosen = model_options(name, options or {})
     place = pick_device(device)
+    execution = Execution(compile=compile, autocast=autocast)
+    execution.check(place)
     samples = load_train_split(data, limit=limit, data_dir=data_dir, progress=listener.loading)
     test = load_data(data, split="test", limit=limit, data_dir=data_dir, progress=listener.loading)
     model = trainable(name, samples, chosen, seed)
@@ -64,8 +70,10 @@ def train(
     finished = open_folder(training, resume=resume)
     if finished is not None:
         return finished
+    execution.prepare(model, name=name, methods=TRAINED)
     log = fit(training, model)
-    return finish(training, model, log, test, validation=validation, command=command_line(settings, options or {}))
+    command = " ".join([command_line(settings, options or {}), *(f"--{switch}" for switch in execution.switched_on)])
+    return finish(training, model, log, test, validation=validation, command=command)
 
 
 def describe(samples: Data) -> dict[str, Any]:

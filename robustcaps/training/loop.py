@@ -148,13 +148,14 @@ def take_step(
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     norm = get_total_norm([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
-    for what, value in (("loss", loss.item()), ("gradient's norm", norm.item())):
+    loss_value, norm_value = torch.stack([loss.detach(), norm]).tolist()  # waits for the device once, not for each
+    for what, value in (("loss", loss_value), ("gradient's norm", norm_value)):
         if not math.isfinite(value):
             raise FloatingPointError(f"the {what} is {value}")
     if clip is not None:
         clip_grads_with_norm_(model.parameters(), clip, norm)
     optimizer.step()
-    return loss.item()
+    return float(loss_value)
 
 
 def lr_factor(step: int, steps: int, *, warmup_steps: int, final_lr: float) -> float:

@@ -38,7 +38,7 @@ def test_routing_agrees_with_the_loops(shape, iterations, update):
     np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-10)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=50)
 @given(
     n=st.integers(1, 3),
     parents=st.integers(1, 4),

@@ -94,7 +94,7 @@ def assert_slopes_agree(layer: Layer, tolerance: float) -> None:
         assert (gradient * direction).sum().item() == pytest.approx(expected, rel=tolerance, abs=tolerance), name
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=40)
 @given(layers())
 def test_any_layer_agrees_with_the_loops(layer):
     """Forward and backward, where every parent has got something: the formulas divide by it."""
@@ -146,14 +146,24 @@ def test_position_competition_shares_each_child_out_in_every_window():
         torch.testing.assert_close(shares, torch.ones_like(shares))
 
 
+@pytest.mark.parametrize("faint", [1.0, 1e-12, 0.0])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("competition", COMPETITIONS)
-def test_the_last_step_is_what_routing_finds(competition, activation):
+def test_the_last_step_is_what_routing_finds(competition, activation, faint):
+    """Parents that get nothing, or hardly anything, included."""
     layer = make_layer((4, 3, 1), iterations=4, offsets=True, competition=competition, activation=activation)
+    layer = replace(layer, activations=faint * layer.activations)
     steps, routed = layer.steps(), layer.route()
     assert len(steps) == 4
     for name in OUTPUTS:
         torch.testing.assert_close(getattr(steps[-1].parents, name), getattr(routed, name))
+
+
+@pytest.mark.parametrize("offsets", [False, True])
+def test_a_parent_without_children_is_at_zero(offsets):
+    layer = make_layer((4, 3, 1), offsets=offsets)
+    poses = replace(layer, activations=0 * layer.activations).route().poses
+    torch.testing.assert_close(poses, torch.zeros_like(poses))
 
 
 def test_shared_transforms_and_offsets():

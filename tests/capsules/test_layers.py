@@ -40,8 +40,9 @@ def matrix_children(n: int = 8, positions: int = 25, types: int = 4) -> tuple[Te
     return torch.randn(n, positions, types, 16), torch.rand(n, positions, types)
 
 
-def make_matrix_layer(wiring: Wiring, rules: EMRules) -> MatrixCapsules:
-    return MatrixCapsules(wiring, child_types=4, types=3, rules=rules, shared=len(wiring.windows) == 1)
+def make_matrix_layer(wiring: Wiring, rules: EMRules, offsets: Tensor | None = None) -> MatrixCapsules:
+    shared = len(wiring.windows) == 1
+    return MatrixCapsules(wiring, child_types=4, types=3, rules=rules, shared=shared, offsets=offsets)
 
 
 def test_a_capsule_comes_from_one_position_and_neighbouring_channels():
@@ -103,7 +104,7 @@ def test_betas_and_transforms_are_learned():
 
 
 def describe(rules: EMRules) -> str:
-    """What differs from the usual rules."""
+    """Say what differs from the usual rules."""
     usual = asdict(EMRules())
     return " ".join(f"{name}={value}" for name, value in asdict(rules).items() if value != usual[name]) or "usual"
 
@@ -176,7 +177,7 @@ def test_any_rules_start_soft_and_train(rules, wiring):
 @pytest.mark.parametrize("rules", RULES, ids=describe)
 def test_the_last_step_to_look_at_is_what_the_layer_finds(rules):
     poses, activations = matrix_children()
-    layer = make_matrix_layer(WIRINGS["everywhere"], rules)
+    layer = make_matrix_layer(WIRINGS["everywhere"], rules, offsets=torch.rand(25, 16))
     layer.initialise(poses, activations)
     *_, last = layer.steps(poses, activations)
     routed = layer(poses, activations)
@@ -184,14 +185,17 @@ def test_the_last_step_to_look_at_is_what_the_layer_finds(rules):
     torch.testing.assert_close(last.parents.logits, routed.logits, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_initialise_sets_the_scales(shared):
+@pytest.mark.parametrize("offsets", [None, torch.linspace(0, 1, 25 * 16).view(25, 16)], ids=["plain", "offsets"])
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_initialise_sets_the_scales(wiring, offsets):
+    """The votes' before offsets are added."""
     poses, activations = matrix_children()
-    wiring = everywhere(25) if shared else convolution(5, 3, 2)
-    layer = MatrixCapsules(wiring, child_types=4, types=3, rules=EMRules(), shared=shared)
+    added = offsets[: WIRINGS[wiring].windows.shape[1]] if offsets is not None else None
+    layer = make_matrix_layer(WIRINGS[wiring], EMRules(), added)
     layer.initialise(poses, activations)
-    routed = layer(poses, activations)
-    assert layer.votes(poses).std().item() == pytest.approx(0.05, rel=1e-3)
+    routed, votes = layer(poses, activations), layer.votes(poses)
+    plain = votes if added is None else votes - added.repeat_interleave(4, dim=0)
+    assert plain.std().item() == pytest.approx(0.05, rel=1e-3)
     assert routed.logits.mean().item() == pytest.approx(0, abs=0.2)
     assert routed.logits.std().item() < 1
     empty = layer(poses, torch.zeros_like(activations)).logits
@@ -268,6 +272,7 @@ def test_a_compiled_model_with_other_options_agrees(name, options):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # minutes of C++ compilation for EM routing, on a quiet machine
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler, g++")
 @pytest.mark.parametrize("name", ZOO)
 def test_a_model_compiled_to_machine_code_agrees(name):

@@ -163,6 +163,11 @@ def test_images_that_are_too_small_are_refused(name):
         build(name, size=3)
 
 
+def test_a_mixture_needs_an_e_step():
+    with pytest.raises(UserError, match="'mixture' needs 2 iterations"):
+        build("matrix-capsnet-small", activation="mixture", iterations=1)
+
+
 @pytest.mark.parametrize("name", CAPSULES)
 def test_votes_are_what_the_class_capsules_average(name):
     """With one iteration each pose is the weighted mean vote, so it lies between the smallest and the largest vote."""

@@ -108,6 +108,7 @@ def _route_in_parts(
     """
     samples = _samples_at_once(poses, transforms, wiring)
     common, apart = (0.0, None) if offsets is None else (offsets[0], offsets - offsets[0])
+    options = {**options, "common": common}
     parts = [
         route_votes(matrix_votes(some_poses, transforms, wiring, apart), some_activations, wiring, **options)
         for some_poses, some_activations in zip(
@@ -115,7 +116,7 @@ def _route_in_parts(
         )
     ]
     return Routed(
-        poses=torch.cat([part.poses for part in parts]) + common,
+        poses=torch.cat([part.poses for part in parts]),
         logits=torch.cat([part.logits for part in parts]),
         variance=torch.cat([part.variance for part in parts]),
         support=torch.cat([part.support for part in parts]),
@@ -123,8 +124,11 @@ def _route_in_parts(
 
 
 def _samples_at_once(poses: Tensor, transforms: Tensor, wiring: Wiring) -> int:
-    """Return how many samples to route together: all on an accelerator, on a CPU as many as its cache likes."""
-    if poses.device.type != "cpu":
+    """Return how many samples to route together: all on an accelerator, on a CPU as many as its cache likes.
+
+    Compiled code gets them all, too: it would be another one for every number of parts.
+    """
+    if poses.device.type != "cpu" or torch.compiler.is_compiling():
         return max(1, len(poses))
     child_types, types = transforms.shape[-4:-2]
     votes_per_sample = wiring.windows.numel() * child_types * types * poses.shape[-1]
@@ -140,7 +144,7 @@ def matrix_votes(poses: Tensor, transforms: Tensor, wiring: Wiring, offsets: Ten
     """
     side = transforms.shape[-1]
     seen = in_windows(poses, wiring.windows)
-    matrices = seen.unflatten(-1, (-1, side))
+    matrices = seen.view(*seen.shape[:-1], seen.shape[-1] // side, side)
     equation = "npsbxy,bcyz->npcsbxz" if transforms.ndim == 4 else "npsbxy,sbcyz->npcsbxz"
     votes = torch.einsum(equation, matrices, transforms).flatten(-2)
     if offsets is not None:
@@ -165,16 +169,18 @@ def em_steps(
     variance_floor: float,
     competition: Competition = "field",
     activation: Activation = "cost",
+    common: Tensor | float = 0.0,
 ) -> Iterator[Step]:
     """Yield the EM iterations, one per lambda_t, on votes (n, P, C, I, H) of children with activations (n, Q, B).
 
     `beta_a`, `beta_u` (C,) price a capsule's use and a vote's description; `inverse_temperature` (T,) is lambda_t.
     A child is shared out among all parents whose window holds it (`field`), or in every window anew (`position`).
     Votes are taken relative to the first one: where they agree far from 0, float32 keeps the digits they differ in.
+    `common` (H,) belongs to all votes, but has been left out of them for the same reason.
     """
     n, _, types, _, _ = votes.shape
     centre = votes[..., :1, :].detach()
-    votes = votes - centre
+    votes, centre = votes - centre, centre + common
     child_activations = in_windows(activations, wiring.windows).flatten(2).unsqueeze(2)
     rivals = parents_per_child(wiring, types=types, competition=competition)
     R = rivals.to(votes).reciprocal().repeat_interleave(activations.shape[2], dim=1).unsqueeze(1)
