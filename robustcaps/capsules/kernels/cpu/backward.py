@@ -16,6 +16,7 @@ from robustcaps.capsules.kernels.cpu.votes import (
     MIXTURE,
     POSE,
     Floats,
+    Ints,
     Layer,
     Trace,
     Window,
@@ -71,6 +72,28 @@ class Pulls(NamedTuple):
 
 
 @compiled
+def pull_back_parts(
+    layer: Layer,
+    trace: Trace,
+    upstream: Parents,
+    window: Window,
+    pulls: Pulls,
+    totals: Gradients,
+    bounds: Ints,
+    first: int,
+    last: int,
+) -> None:
+    """Add the gradients of parts first..last-1 of the batch, from those of their parents.
+
+    `totals` are as `Gradients`, with the parameters' apart for each part; part k is samples bounds[k]..bounds[k+1]-1.
+    """
+    for part in range(first, last):
+        parameters = totals.transforms[part], totals.beta_a[part], totals.beta_u[part]
+        gradients = Gradients(totals.poses, totals.activations, *parameters, totals.totals)
+        pull_back_samples(layer, trace, upstream, window, pulls, gradients, bounds[part], bounds[part + 1])
+
+
+@inlined
 def pull_back_samples(
     layer: Layer,
     trace: Trace,
@@ -81,11 +104,11 @@ def pull_back_samples(
     first: int,
     last: int,
 ) -> None:
-    """Add the gradients of samples first..last-1, from those of their parents."""
+    """Add the gradients of samples first..last-1."""
     positions, _, blocks, _ = layer.uniform.shape
     iterations = len(layer.scales)
     for n in range(first, last):
-        row = n - first
+        row = n
         for t in range(iterations - 1, -1, -1):
             R = assignments(layer, trace, row, t)
             for p in range(positions):

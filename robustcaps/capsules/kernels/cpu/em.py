@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from robustcaps.capsules.kernels.cpu.backward import Gradients, Pulls, pull_back_samples
+from robustcaps.capsules.kernels.cpu.backward import Gradients, Pulls, pull_back_parts
 from robustcaps.capsules.kernels.cpu.forward import Parents, route_samples
 from robustcaps.capsules.kernels.cpu.lanes import LANES
 from robustcaps.capsules.kernels.cpu.packing import (
@@ -66,47 +66,35 @@ class FusedRouting(torch.autograd.Function):
     def forward(ctx: Any, setting: Setting, keep: bool, *learned: Tensor) -> tuple[Tensor, ...]:
         """Route all samples; their trace is kept only if a backward pass may come."""
         layer = make_layer(setting, *learned)
-        parts = split(len(layer.poses))
+        bounds = split(len(layer.poses))
         trace = new_trace(layer, rows=len(layer.poses) if keep else 0)
         routed = new_parents(layer)
         parents = Parents(*(x.numpy() for x in routed))
 
-        def work(part: int) -> None:
-            first, last = parts[part]
-            own = Trace(*(x[first:last] for x in trace)) if keep else new_trace(layer, rows=1)
-            route_samples(layer, own, parents, new_window(layer), first, last)
+        def work(first: int, last: int) -> None:
+            own = trace if keep else new_trace(layer, rows=1)
+            route_samples(layer, own, parents, new_window(layer), bounds[first], bounds[last])
 
-        run_parts(work, len(parts))
+        run_parts(work, len(bounds) - 1)
         if keep:
             ctx.save_for_backward(*learned)
-            ctx.setting, ctx.trace = setting, trace
+            ctx.setting, ctx.layer, ctx.trace = setting, layer, trace
         return routed
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients; those of the parameters are summed over parts of the batch in a fixed order."""
-        layer = make_layer(ctx.setting, *ctx.saved_tensors)
+        layer, transforms = ctx.layer, ctx.saved_tensors[2]
         parents = Parents(*(as_array(x) for x in upstream))
-        parts = split(len(layer.poses))
-        transforms = ctx.saved_tensors[2]
-        totals = new_gradients(layer, parts=len(parts), transforms=ctx.needs_input_grad[4])
+        bounds = split(len(layer.poses))
+        totals = new_gradients(layer, parts=len(bounds) - 1, transforms=ctx.needs_input_grad[4])
 
-        def work(part: int) -> None:
-            first, last = parts[part]
-            trace = Trace(*(x[first:last] for x in ctx.trace))
-            gradients = Gradients(
-                totals.poses,
-                totals.activations,
-                totals.transforms[part],
-                totals.beta_a[part],
-                totals.beta_u[part],
-                totals.totals,
-            )
+        def work(first: int, last: int) -> None:
             scratch = new_window(layer), new_pulls(layer)
-            pull_back_samples(layer, trace, parents, *scratch, gradients, first, last)
+            pull_back_parts(layer, ctx.trace, parents, *scratch, totals, bounds, first, last)
 
-        run_parts(work, len(parts))
+        run_parts(work, len(bounds) - 1)
         g_poses, g_activations, g_packed, g_beta_a, g_beta_u, g_totals = (torch.from_numpy(x) for x in totals)
         g_activations += g_totals[:, None, None] * times_given(ctx.setting)[:, None]
         g_transforms = unpack_transforms(g_packed.sum(dim=0), transforms) if ctx.needs_input_grad[4] else None

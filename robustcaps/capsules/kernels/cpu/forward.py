@@ -41,11 +41,11 @@ class Parents(NamedTuple):
 
 @compiled
 def route_samples(layer: Layer, trace: Trace, parents: Parents, window: Window, first: int, last: int) -> None:
-    """Route samples first..last-1. The trace has a row for each of them, or a single one that is overwritten."""
+    """Route samples first..last-1. The trace has a row for each sample, or a single one that is overwritten."""
     positions, _, blocks, _ = layer.uniform.shape
     iterations = len(layer.scales)
     for n in range(first, last):
-        row = min(n - first, len(trace.mean) - 1)
+        row = min(n, len(trace.mean) - 1)
         for t in range(iterations):
             R = assignments(layer, trace, row, t)
             for p in range(positions):

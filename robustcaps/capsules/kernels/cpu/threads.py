@@ -10,26 +10,33 @@ import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
+
+from robustcaps.capsules.kernels.cpu.votes import Ints
 
 PARTS = 16
 """Into how many parts a batch is split at most: the same for any number of threads, so that sums over parts are too."""
 
 
-def split(samples: int) -> list[tuple[int, int]]:
-    """Return the first and the last sample (exclusive) of each part."""
+def split(samples: int) -> Ints:
+    """Return where each part of the samples begins, and where the last one ends."""
     parts = min(samples, PARTS)
-    bounds = [samples * part // parts for part in range(parts + 1)] if parts else [0]
-    return list(itertools.pairwise(bounds))
+    return np.array([samples * part // parts for part in range(parts + 1)] if parts else [0])
 
 
-def run_parts(work: Callable[[int], None], parts: int) -> None:
-    """Call work(part) for every part, on as many threads as PyTorch may use."""
-    threads = min(torch.get_num_threads(), parts)
-    if threads <= 1:
-        for part in range(parts):
-            work(part)
+def run_parts(work: Callable[[int, int], None], parts: int) -> None:
+    """Call work(first part, last part) once on each of the threads that PyTorch may use, this one among them.
+
+    One long call each: threads that come back for more wait for each other to give Python back.
+    """
+    threads = max(1, min(torch.get_num_threads(), parts))
+    (own, *others) = itertools.pairwise(parts * thread // threads for thread in range(threads + 1))
+    if not others:
+        work(*own)
         return
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(work, range(parts)):
-            pass
+    with ThreadPoolExecutor(len(others)) as pool:
+        ends = [pool.submit(work, *share) for share in others]
+        work(*own)
+        for end in ends:
+            end.result()
