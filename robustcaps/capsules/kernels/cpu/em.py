@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -22,41 +22,8 @@ from robustcaps.capsules.kernels.cpu.packing import (
 )
 from robustcaps.capsules.kernels.cpu.threads import run_parts, split
 from robustcaps.capsules.kernels.cpu.votes import POSE, Layer, Trace, Window
-from robustcaps.capsules.routing.em import Activation, Competition, Routed
-from robustcaps.capsules.routing.wiring import Wiring
-
-
-class Setting(NamedTuple):
-    """What routing depends on without a gradient."""
-
-    wiring: Wiring
-    inverse_temperature: Tensor
-    variance_floor: float
-    competition: Competition
-    activation: Activation
-    offsets: Tensor | None
-
-
-def em_routing(
-    poses: Tensor,
-    activations: Tensor,
-    transforms: Tensor,
-    wiring: Wiring,
-    *,
-    beta_a: Tensor,
-    beta_u: Tensor,
-    inverse_temperature: Tensor,
-    variance_floor: float,
-    competition: Competition,
-    activation: Activation,
-    offsets: Tensor | None,
-) -> Routed:
-    """Do what `routing.em_routing` does; all tensors are float32 on the CPU."""
-    setting = Setting(wiring, inverse_temperature, variance_floor, competition, activation, offsets)
-    learned = (poses, activations, transforms, beta_a, beta_u)
-    keep = torch.is_grad_enabled() and any(x.requires_grad for x in learned)
-    mu, logits, variance, support = FusedRouting.apply(setting, keep, *learned)  # type: ignore[no-untyped-call]
-    return Routed(poses=mu, logits=logits, variance=variance, support=support)
+from robustcaps.capsules.kernels.fused import Setting, routed_by, times_given
+from robustcaps.capsules.routing.em import Activation
 
 
 class FusedRouting(torch.autograd.Function):
@@ -101,10 +68,8 @@ class FusedRouting(torch.autograd.Function):
         return None, None, g_poses, g_activations, g_transforms, g_beta_a.sum(dim=0), g_beta_u.sum(dim=0)
 
 
-def times_given(setting: Setting) -> Tensor:
-    """Return how often the children of each position (Q,) are given away: once, or once in every window."""
-    copies = setting.wiring.copies
-    return copies.clamp_max(1) if setting.competition == "field" else copies
+em_routing = routed_by(FusedRouting)
+"""Does what `routing.em_routing` does; all tensors are float32 on the CPU."""
 
 
 def make_layer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -13,8 +13,7 @@ from robustcaps.capsules.kernels.cuda.backward import pull_back_parents, pull_ba
 from robustcaps.capsules.kernels.cuda.contraction import pull_back_poses, pull_back_transforms
 from robustcaps.capsules.kernels.cuda.forward import add_rows, find_centres, fit_parents, share_out
 from robustcaps.capsules.kernels.cuda.layer import POSE_SIZE, Layer, Parents, Pulls, Trace
-from robustcaps.capsules.routing.em import Activation, Competition, Routed
-from robustcaps.capsules.routing.wiring import Wiring
+from robustcaps.capsules.kernels.fused import Setting, routed_by, times_given
 
 LANES = 16
 """How many types of parents a tile has at most."""
@@ -30,39 +29,6 @@ MOST_PARTS = 16
 """Into how many parts a batch is split for the gradient by the transforms, and..."""
 MOST_PARTIAL_SUMS = 2**24
 """...how many numbers these may keep until they are added up (64 MB)."""
-
-
-class Setting(NamedTuple):
-    """What routing depends on without a gradient."""
-
-    wiring: Wiring
-    inverse_temperature: Tensor
-    variance_floor: float
-    competition: Competition
-    activation: Activation
-    offsets: Tensor | None
-
-
-def em_routing(
-    poses: Tensor,
-    activations: Tensor,
-    transforms: Tensor,
-    wiring: Wiring,
-    *,
-    beta_a: Tensor,
-    beta_u: Tensor,
-    inverse_temperature: Tensor,
-    variance_floor: float,
-    competition: Competition,
-    activation: Activation,
-    offsets: Tensor | None,
-) -> Routed:
-    """Do what `routing.em_routing` does; all tensors are float32 on one GPU, or anywhere for the interpreter."""
-    setting = Setting(wiring, inverse_temperature, variance_floor, competition, activation, offsets)
-    learned = (poses, activations, transforms, beta_a, beta_u)
-    keep = torch.is_grad_enabled() and any(x.requires_grad for x in learned)
-    mu, logits, variance, support = FusedRouting.apply(setting, keep, *learned)  # type: ignore[no-untyped-call]
-    return Routed(poses=mu, logits=logits, variance=variance, support=support)
 
 
 class FusedRouting(torch.autograd.Function):
@@ -98,7 +64,7 @@ class FusedRouting(torch.autograd.Function):
                 pull_back_once(layer, trace, pulls, gradients, g_activations, setting, t)
             if setting.activation == "mixture":
                 totals = sums_of_rows(pulls.whole.flatten(1), layer.poses.new_ones(layer.parents * layer.types))
-                g_activations += children_in_layer(setting).unsqueeze(-1) * totals.view(-1, 1, 1)
+                g_activations += times_given(setting).unsqueeze(-1) * totals.view(-1, 1, 1)
             return (
                 None,
                 None,
@@ -108,6 +74,10 @@ class FusedRouting(torch.autograd.Function):
                 pulls.beta_a.sum(dim=(0, 1)),
                 pulls.beta_u.sum(dim=(0, 1)),
             )
+
+
+em_routing = routed_by(FusedRouting)
+"""Does what `routing.em_routing` does; all tensors are float32 on one GPU, or anywhere for the interpreter."""
 
 
 def centre_votes(layer: Layer, trace: Trace) -> None:
@@ -282,14 +252,8 @@ def make_layer(
     )
     if setting.activation != "mixture":
         return layer
-    counted = children_in_layer(setting).repeat_interleave(child_types).to(poses)
+    counted = times_given(setting).repeat_interleave(child_types).to(poses)
     return layer._replace(whole=sums_of_rows(layer.activations.flatten(1), counted))
-
-
-def children_in_layer(setting: Setting) -> Tensor:
-    """Return how often the activation of a child position (Q,) is shared out: once if at all, or in each window."""
-    copies = setting.wiring.copies
-    return copies.clamp(max=1) if setting.competition == "field" else copies
 
 
 def sums_of_rows(values: Tensor, weights: Tensor) -> Tensor:
