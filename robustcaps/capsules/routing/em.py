@@ -218,7 +218,7 @@ def m_step(
     share = (support + EMPTY).reciprocal()[..., None, None]
     weights = r.unsqueeze(-2) * share
     mu = weights @ votes - EMPTY * share * centre  # less the centre, as the votes; without votes mu is 0
-    squares = (votes - mu).square()
+    squares = F.mse_loss(votes, mu.expand_as(votes), reduction="none")  # one pass, where (V - mu)^2 takes two
     variance = (weights @ squares).squeeze(-2) + variance_floor
     return (mu + centre).squeeze(-2), variance, support, squares
 
