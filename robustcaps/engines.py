@@ -1,35 +1,17 @@
-"""How cells are carried out: one after the other in this process, or by ray's workers. The rows are the same."""
+"""How cells are carried out: one after the other on this machine, or by ray's workers. The rows are the same."""
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import pandas as pd
 
 from robustcaps.data.base import Progress
 from robustcaps.errors import UserError, did_you_mean
-from robustcaps.evaluation import evaluate
+from robustcaps.isolation.worker import Worker, time_limit
+from robustcaps.outcome import Outcome, carry_out, clip
 from robustcaps.plan import Cell
 from robustcaps.workshop import Setting, Workshop
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a cell: its rows, or the traceback of its failure."""
-
-    cell: Cell
-    seconds: float
-    rows: pd.DataFrame | None = None
-    trace: str = ""
-
-    @property
-    def reason(self) -> str:
-        """The last line of the traceback."""
-        return self.trace.strip().rpartition("\n")[2]
 
 
 class Listener:
@@ -54,32 +36,23 @@ class Listener:
 Engine = Callable[[Sequence[Cell], Workshop, Listener], Iterator[Outcome]]
 
 
-def carry_out(cell: Cell, workshop: Workshop, progress: Progress | None = None) -> Outcome:
-    """Evaluate one cell; a failure becomes an outcome, not an exception, so that the other cells go on."""
-    began = time.perf_counter()
-    try:
-        rows = evaluate(
-            workshop.model(cell.model, cell.data),
-            workshop.data(cell.data),
-            workshop.attack(cell.attack),
-            seed=cell.seed,
-            batch_size=cell.batch_size,
-            progress=progress,
-        )
-    except Exception:  # noqa: BLE001  whatever a plugin raises belongs to its cell
-        return Outcome(cell, time.perf_counter() - began, trace=traceback.format_exc())
-    return Outcome(cell, time.perf_counter() - began, rows)
-
-
 def local(cells: Sequence[Cell], workshop: Workshop, listener: Listener) -> Iterator[Outcome]:
-    """Carry out the cells one after the other in this process."""
-    for cell in cells:
-        listener.cell_started(cell)
+    """Carry out the cells one after the other: in this process, those of plugins in a worker."""
+    with Worker(workshop.setting) as worker:
+        for cell in cells:
+            listener.cell_started(cell)
 
-        def moved(done: int, _: int, cell: Cell = cell) -> None:
-            listener.cell_moved(cell, done)
+            def moved(done: int, _: int, cell: Cell = cell) -> None:
+                listener.cell_moved(cell, done)
 
-        yield carry_out(cell, workshop, moved)
+            yield _carry_out(cell, workshop, worker, moved)
+
+
+def _carry_out(cell: Cell, workshop: Workshop, worker: Worker, progress: Progress | None = None) -> Outcome:
+    """Carry out a cell where it can be stopped, if it might have to be."""
+    limit = time_limit(cell)
+    outcome = None if limit is None else worker.carry_out(cell, limit, progress)
+    return outcome or carry_out(cell, workshop, progress)
 
 
 def ray(cells: Sequence[Cell], workshop: Workshop, _: Listener) -> Iterator[Outcome]:
@@ -107,18 +80,18 @@ def _outcome(cluster: Any, result: Any, cell: Cell) -> Outcome:
     try:
         outcome: Outcome = cluster.get(result)
     except Exception:  # noqa: BLE001
-        return Outcome(cell, 0.0, trace=traceback.format_exc())
+        return Outcome(cell, 0.0, violation="exited", trace=clip(traceback.format_exc()))
     return outcome
 
 
-_workshops: dict[Setting, Workshop] = {}
+_benches: dict[Setting, tuple[Workshop, Worker]] = {}
 
 
 def _on_worker(cell: Cell, setting: Setting) -> Outcome:
-    """Carry out a cell in a worker process, which keeps its models and data for the next one."""
-    if setting not in _workshops:
-        _workshops[setting] = Workshop(setting)
-    return carry_out(cell, _workshops[setting])
+    """Carry out a cell in a process of ray's, which keeps its models, data and own worker for the next one."""
+    if setting not in _benches:
+        _benches[setting] = Workshop(setting), Worker(setting)
+    return _carry_out(cell, *_benches[setting])
 
 
 ENGINES: dict[str, Engine] = {"local": local, "ray": ray}

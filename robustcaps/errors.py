@@ -1,4 +1,4 @@
-"""The one error a user is meant to read: a line, no traceback, exit code 2."""
+"""The errors a user is meant to read: a line, no traceback; exit code 2 for a mistake, 1 for work that failed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterable
 
 class UserError(Exception):
     """Something the user wrote cannot be done; the message names the thing, the place and the choices."""
+
+
+class PluginFailed(Exception):  # noqa: N818  it is what a user reads
+    """What a plugin raised or did while it was at work; the message names the plugin, the file and the line."""
 
 
 class TrainingFailed(UserError):  # noqa: N818  it is what a user reads: a training that failed

@@ -81,9 +81,10 @@ class Store:
         write_atomically(self._file(cell.id), buffer.getvalue())
         self._failure(cell.id).unlink(missing_ok=True)
 
-    def save_failure(self, cell: Computed, trace: str) -> None:
-        """Keep the traceback of a cell that failed; it is tried again by the next run."""
-        failure = {"id": cell.id, "cell": cell.label, "settings": cell.settings, "traceback": trace}
+    def save_failure(self, cell: Computed, violation: str, trace: str) -> None:
+        """Keep the name and the traceback of a cell's failure; the cell is tried again by the next run."""
+        words = {"id": cell.id, "cell": cell.label, "settings": cell.settings}
+        failure = {**words, "violation": violation, "traceback": trace}
         write_atomically(self._failure(cell.id), json.dumps(failure, indent=2, default=str))
 
     def rows(self, cells: Iterable[Finished]) -> pd.DataFrame:
@@ -93,9 +94,13 @@ class Store:
         ]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
-    def has_failed(self, cell: Finished) -> bool:
-        """Return whether the last try at a cell failed."""
-        return self._failure(cell.id).exists()
+    def violation(self, cell: Finished) -> str:
+        """Return the name of what went wrong when a cell was last tried, '' if nothing did."""
+        try:
+            failure = json.loads(self._failure(cell.id).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return ""
+        return str(failure.get("violation", "raised"))
 
     def seconds(self, cell: Finished) -> float | None:
         """Return how long a finished cell took."""

@@ -1,8 +1,9 @@
-"""Nobody cheats: what an attack may return, and what it must leave as it found it. Every violation has a name."""
+"""Nobody cheats: what an attack may return, and what it must leave as it found it; `violations` has the names."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustcaps.attacks.budget import Budget
-
-TOLERANCE = 1e-6
-"""How far outside the box or the ball (relative to radii above 1) rounding may carry an image."""
+from robustcaps.attacks.budget import TOLERANCE, Budget
 
 
 def proposal_violations(proposal: Any, images: Tensor, budget: Budget) -> list[str]:
@@ -21,18 +19,23 @@ def proposal_violations(proposal: Any, images: Tensor, budget: Budget) -> list[s
     whole = _wrong_kind(proposal, images)
     if whole:
         return [whole] * len(images)
+    proposal = proposal.detach()
     finite = torch.isfinite(proposal).flatten(1).all(1)
     inside_box = ((proposal >= -TOLERANCE) & (proposal <= 1 + TOLERANCE)).flatten(1).all(1)
-    radius = budget.radius(images).double().flatten()
-    inside_ball = budget.ball.size(proposal - images) <= radius + TOLERANCE * radius.clamp_min(1.0)
-    checks = torch.stack([finite, inside_box, inside_ball], 1).tolist()
-    return [
-        "not-finite" if not f else "outside-box" if not x else "outside-ball" if not b else "" for f, x, b in checks
-    ]
+    inside_ball = budget.ball.size(proposal - images) <= budget.reach(images)
+    misplaced = torch.zeros_like(finite)
+    for row in torch.nonzero(finite & inside_box & ~inside_ball).flatten():
+        misplaced[row] = (budget.ball.size(images - proposal[row]) <= budget.reach(images)).any()
+    checks = torch.stack([~finite, ~inside_box, misplaced, ~inside_ball], 1).tolist()
+    return [next((name for name, broken in zip(_IMAGE, found, strict=True) if broken), "") for found in checks]
+
+
+_IMAGE = ("not-finite", "outside-box", "wrong-order", "outside-ball")
+"""What can be wrong with a single image, the first of which is told."""
 
 
 def _wrong_kind(proposal: Any, images: Tensor) -> str:
-    if not isinstance(proposal, Tensor):
+    if type(proposal) not in (Tensor, nn.Parameter):  # a subclass could answer every question as it likes
         return "not-a-tensor"
     for what in ("shape", "dtype", "device"):
         if getattr(proposal, what) != getattr(images, what):
@@ -42,18 +45,22 @@ def _wrong_kind(proposal: Any, images: Tensor) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What an attack must leave alone, as it was before: the model, its inputs, global random and gradient state."""
+    """What an attack must leave alone, as it was before: the model, its inputs, and the global state of torch."""
 
     model: nn.Module
     structure: list[tuple[nn.Module, dict[str, dict[Any, Any]]]]
     """Each module with copies of its tables of children, parameters, buffers and hooks."""
-    forwards: list[tuple[nn.Module, Any]]
-    """Each module with the `forward` that was set on it, if any."""
+    kinds: list[tuple[nn.Module, type[nn.Module]]]
+    """Each module with its class."""
+    methods: list[tuple[nn.Module | type, dict[str, Any]]]
+    """Each class with its methods, then each module with those set on itself."""
     state: dict[str, Tensor]
     modes: dict[str, bool]
     gradients: dict[str, bool]
     generators: tuple[Any, ...]
     grad_mode: bool
+    settings: list[Any]
+    """Of torch, in the order of `_SETTINGS`."""
     inputs: tuple[tuple[Tensor, Tensor], ...]
     """What an attack is given, and what it must still be equal to."""
 
@@ -63,19 +70,23 @@ class Snapshot:
         return cls(
             model=model,
             structure=[(module, _tables(module)) for module in model.modules()],
-            forwards=[(module, vars(module).get("forward")) for module in model.modules()],
+            kinds=[(module, type(module)) for module in model.modules()],
+            methods=[(owner, _functions(owner)) for owner in _owners(model)],
             state={name: tensor.detach().clone() for name, tensor in _state(model).items()},
             modes={name: module.training for name, module in model.named_modules()},
             gradients={name: parameter.requires_grad for name, parameter in model.named_parameters()},
             generators=_generators(),
             grad_mode=torch.is_grad_enabled(),
+            settings=[read() for read, _ in _SETTINGS],
             inputs=inputs,
         )
 
     def restore(self) -> str:
         """Put everything back as it was and return the name of what an attack had changed, '' for nothing."""
-        model = [self._restore_structure(), self._restore_state(), self._restore_gradients(), self._restore_modes()]
-        changes = [*model, self._restore_inputs(), self._restore_generators(), self._restore_grad_mode()]
+        torch_settings = self._restore_settings()  # first: what follows makes tensors itself
+        structure = [self._restore_methods(), self._restore_structure()]
+        values = [self._restore_state(), self._restore_gradients(), self._restore_modes(), self._restore_inputs()]
+        changes = [*structure, *values, self._restore_generators(), self._restore_grad_mode(), torch_settings]
         return next(filter(None, changes), "")
 
     def _restore_structure(self) -> str:
@@ -87,10 +98,23 @@ class Snapshot:
                     changed = "changed-structure"
                     now.clear()
                     now.update(before)
-        for module, before in self.forwards:
-            if vars(module).get("forward") is not before:
-                changed = "changed-structure"
-                del module.forward
+        return changed
+
+    def _restore_methods(self) -> str:
+        swapped = [(module, kind) for module, kind in self.kinds if type(module) is not kind]
+        for module, kind in swapped:
+            module.__class__ = kind
+        changed = [(owner, before) for owner, before in self.methods if not _same_functions(owner, before)]
+        for owner, before in changed:
+            _put_back(owner, before)
+        return "changed-structure" if swapped or changed else ""
+
+    def _restore_settings(self) -> str:
+        changed = ""
+        for (read, write), before in zip(_SETTINGS, self.settings, strict=True):
+            if read() != before:
+                changed = "changed-torch-settings"
+                write(before)
         return changed
 
     def _restore_grad_mode(self) -> str:
@@ -102,7 +126,7 @@ class Snapshot:
     def _restore_state(self) -> str:
         changed = {n: t for n, t in _state(self.model).items() if n in self.state and not _same(t, self.state[n])}
         for name, tensor in changed.items():
-            tensor.data.copy_(self.state[name])
+            tensor.data = self.state[name].clone()  # not copied into it: it may have another shape or dtype by now
         parameters = dict(self.model.named_parameters())
         return "" if not changed else "changed-weights" if changed.keys() & parameters.keys() else "changed-buffers"
 
@@ -122,7 +146,7 @@ class Snapshot:
     def _restore_inputs(self) -> str:
         changed = [pair for pair in self.inputs if not _same(pair[0].detach(), pair[1])]
         for given, original in changed:
-            given.data.copy_(original)
+            given.data = original.detach().clone()
         for given, _ in self.inputs:
             given.grad = None  # or the gradients of one budget would be added to the next one's
             if given.requires_grad:
@@ -157,6 +181,30 @@ def _same_table(now: dict[Any, Any], before: dict[Any, Any], *, by_value: bool) 
     return list(now) == list(before) and (not by_value or all(now[key] is before[key] for key in before))
 
 
+def _functions(owner: nn.Module | type) -> dict[str, Any]:
+    """Return what can be called of what a module or a class has of its own."""
+    return {name: value for name, value in vars(owner).items() if callable(value)}
+
+
+def _same_functions(owner: nn.Module | type, before: dict[str, Any]) -> bool:
+    now = _functions(owner)
+    return now.keys() == before.keys() and all(now[name] is function for name, function in before.items())
+
+
+def _put_back(owner: nn.Module | type, functions: dict[str, Any]) -> None:
+    """Give a module or a class the functions it had, and no others."""
+    for name in _functions(owner).keys() - functions.keys():
+        delattr(owner, name)
+    for name, function in functions.items():
+        setattr(owner, name, function)
+
+
+def _owners(model: nn.Module) -> list[nn.Module | type]:
+    """Return every class that the model's modules are of, and the modules."""
+    modules = list(model.modules())
+    return [*({kind for module in modules for kind in type(module).__mro__} - {object}), *modules]
+
+
 def _state(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
@@ -170,3 +218,17 @@ def _same_generators(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
     torch_same = bool(torch.equal(now[0], before[0]))
     numpy_same = bool(np.array_equal(now[2][1], before[2][1])) and now[2][2:] == before[2][2:]
     return torch_same and now[1] == before[1] and numpy_same
+
+
+def _set_default_device(device: torch.device) -> None:
+    torch.set_default_device(None if device.type == "cpu" else device)  # None costs nothing; 'cpu' is looked up anew
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_default_device, _set_default_device),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+)
+"""How global settings of torch are read and written."""

@@ -1,0 +1,85 @@
+"""What becomes of a cell: rows, or a failure with a name that leaves the other cells alone."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from robustcaps.data.base import Progress
+from robustcaps.evaluation import evaluate
+from robustcaps.plan import Cell
+from robustcaps.registry import ATTACKS
+from robustcaps.workshop import Workshop
+
+LONGEST_LINE, MOST_LINES = 500, 200
+"""What is kept of a traceback; an exception may say megabytes."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell: its rows, or the name and the trace of its failure."""
+
+    cell: Cell
+    seconds: float
+    rows: pd.DataFrame | None = None
+    violation: str = ""
+    """A name of `violations.IN_CELLS`, '' for a cell with rows."""
+    trace: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The last line of the trace."""
+        return self.trace.strip().rpartition("\n")[2]
+
+
+def carry_out(
+    cell: Cell, workshop: Workshop, progress: Progress | None = None, *, ready: Callable[[], None] | None = None
+) -> Outcome:
+    """Evaluate one cell; a failure becomes an outcome, not an exception, so that the other cells go on.
+
+    `ready` is called when model, data and attack are there, and the seconds count from then on.
+    """
+    began = time.perf_counter()
+    try:
+        things = workshop.model(cell.model, cell.data), workshop.data(cell.data), workshop.attack(cell.attack)
+        surrogates = {name: workshop.model(spec, cell.data) for name, spec in cell.surrogates.items()}
+        if ready:
+            ready()
+        began = time.perf_counter()
+        rows = evaluate(
+            *things,
+            seed=cell.seed,
+            batch_size=cell.batch_size,
+            surrogate=surrogates.__getitem__,
+            progress=progress,
+        )
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises belongs to its cell
+        trace = clip("".join(traceback.format_exception(error)))
+        return Outcome(cell, time.perf_counter() - began, violation=failure_name(error), trace=trace)
+    return Outcome(cell, time.perf_counter() - began, rows)
+
+
+def failure_name(error: BaseException) -> str:
+    """Return the name of what an attack did that raised this."""
+    return "exited" if isinstance(error, SystemExit) else "raised"
+
+
+def clip(text: str) -> str:
+    """Return the last lines of a text, long ones cut, as what any file or terminal can take."""
+    lines = text.encode(errors="backslashreplace").decode().splitlines()[-MOST_LINES:]
+    return "\n".join(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..." for line in lines)
+
+
+def explain(error: BaseException, attack: str) -> str:
+    """Say in one line what a plugin's attack did, and where: attack 'mine' raised ValueError: no (mine.py:12)."""
+    home = inspect.getmodule(ATTACKS.entry(attack).factory)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if home is not None and frame.filename == home.__file__] or frames
+    what = clip(traceback.format_exception_only(error)[-1].strip().partition("\n")[0])
+    return f"attack '{attack}' {failure_name(error)} {what} ({Path(own[-1].filename).name}:{own[-1].lineno})"
