@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,19 @@ from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.norms import NORMS
 from robustcaps.data.base import Data, Progress
 from robustcaps.errors import UserError
+from robustcaps.models.zoo import load_model
 from robustcaps.randomness import Draws
 
 COLUMNS = (
     *("suite", "model", "data", "attack", "norm", "eps", "unit", "goal", "target", "seed", "index", "label"),
     *("clean_pred", "adv_pred", "fooled", "valid", "violation", "linf", "l2", "forwards", "backwards"),
+    *("queries", "surrogate", "closest"),
 )
 NO_ANSWER = -1
 """The prediction of a model whose logits are not finite."""
+
+Look = Callable[[Tensor], dict[str, Any]]
+"""Attacked images (n, channels, height, width) in, columns of n values out."""
 
 
 def evaluate(
@@ -37,11 +42,16 @@ def evaluate(
     batch_size: int = 64,
     suite: str = "",
     model_name: str | None = None,
+    surrogate: Callable[[str], nn.Module] | None = None,
+    look: Look | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Attack a model on data and return one row per (sample, target, eps), in that order from the slowest to fastest.
 
-    Shared work is booked on the row it was done for first, so `forwards` and `backwards` add up to the true cost.
+    Shared work is booked on the row it was done for first, so `forwards` and `backwards` add up to the true cost;
+    `queries` are the forward passes of this model alone, without those of surrogates.
+    `surrogate` loads the models that an attack crafts on; by default they are those shipped for the data.
+    `look` adds columns of its own, from the images that the model is left with.
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"model: must be an nn.Module, not {model!r}; load one by name with load_model.")
@@ -55,15 +65,22 @@ def evaluate(
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        batches = _batches(model, data, attack, seed, batch_size)
+        attack.bind(surrogate or (lambda name: _load_surrogate(name, data, model)))
+        batches = _batches(model, data, attack, seed, batch_size, look or (lambda _: {}))
         rows = _told(batches, row_count(data, attack), progress)
         frame = pd.concat([pd.DataFrame(row) for row in rows], ignore_index=True)
     finally:
         for module, training in modes.items():
             module.training = training
     fixed = {"suite": suite, "model": model_name or type(model).__name__, "data": data.name, "attack": attack.name}
-    frame = frame.assign(**fixed, goal=attack.aim.goal, seed=seed)
-    return frame.sort_values(["target", "eps", "index"], ignore_index=True, kind="stable")[list(COLUMNS)]
+    kind: dict[str, Any] = {
+        "goal": attack.aim.goal,
+        "surrogate": "+".join(attack.surrogates),
+        "closest": attack.closest,
+    }
+    frame = frame.assign(**fixed, **kind, seed=seed)
+    looked = [name for name in frame.columns if name not in COLUMNS]
+    return frame.sort_values(["target", "eps", "index"], ignore_index=True, kind="stable")[[*COLUMNS, *looked]]
 
 
 def as_data(data: Data | tuple[Tensor, Tensor]) -> Data:
@@ -100,7 +117,9 @@ class _Batch:
     draws: Draws
 
 
-def _batches(model: nn.Module, data: Data, attack: Attack, seed: int, size: int) -> Iterator[dict[str, Any]]:
+def _batches(
+    model: nn.Module, data: Data, attack: Attack, seed: int, size: int, look: Look
+) -> Iterator[dict[str, Any]]:
     """Yield the columns of one (batch, target, budget) after another."""
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     for start in range(0, len(data), size):
@@ -115,45 +134,47 @@ def _batches(model: nn.Module, data: Data, attack: Attack, seed: int, size: int)
         batch = _Batch(counted, images, labels, indices, predict(logits), draws)
         names = (*data.class_names, *map(str, range(data.classes, logits.shape[1])))
         booked = Counts.zeros(len(images))
-        for target, goal in attack.aim.goals(labels, names):
-            for budget, columns in _sweep(batch, attack, goal):
-                spent = {
-                    "forwards": (counted.counts.forwards - booked.forwards).numpy(),
-                    "backwards": (counted.counts.backwards - booked.backwards).numpy(),
-                }
-                booked = Counts(counted.counts.forwards.clone(), counted.counts.backwards.clone())
-                yield {**_identity(batch, budget, target), **columns, **spent}
+        for target, goal in attack.aim.goals(labels, names, logits, draws):
+            for budget, final, columns in _sweep(batch, attack, goal):
+                spent = {name: count.numpy() for name, count in vars(counted.counts.since(booked)).items()}
+                booked = counted.counts.copy()
+                yield {**_identity(batch, budget, target), **columns, **spent, **look(final)}
 
 
-def _identity(batch: _Batch, budget: Budget, target: int | None) -> dict[str, Any]:
+def _identity(batch: _Batch, budget: Budget, target: Tensor | None) -> dict[str, Any]:
     return {
         "norm": budget.norm,
         "eps": float(budget.eps),
         "unit": budget.unit,
-        "target": -1 if target is None else target,
+        "target": -1 if target is None else target.cpu().numpy(),
         "index": batch.indices.cpu().numpy(),
         "label": batch.labels.cpu().numpy(),
         "clean_pred": batch.clean.cpu().numpy(),
     }
 
 
-def _sweep(batch: _Batch, attack: Attack, goal: Goal) -> Iterator[tuple[Budget, dict[str, Any]]]:
-    """Attack the samples that do not reach the goal by themselves, for every budget, and predict on the proposals."""
+def _sweep(batch: _Batch, attack: Attack, goal: Goal) -> Iterator[tuple[Budget, Tensor, dict[str, Any]]]:
+    """Attack the samples that do not reach the goal by themselves, for every budget, and predict on the proposals.
+
+    A proposal that is the very image proposed for the budget before, or the clean one, has been predicted already.
+    """
     rows = torch.nonzero(~goal.reached(batch.clean)).flatten()
     model, images = batch.model.select(rows), batch.images[rows]
     proposals = attack.sweep(model, images, goal.select(rows), attack.budgets, batch.draws.select(rows))
+    final, predictions = batch.images.clone(), batch.clean.clone()
     for budget in attack.budgets:
-        final, violations = batch.images.clone(), np.full(len(batch.images), "", dtype=object)
-        predictions = batch.clean.clone()
+        violations = np.full(len(batch.images), "", dtype=object)
         if len(rows):
             proposal = next(proposals)
             violations[rows.cpu().numpy()] = proposal.violations
-            sound = torch.tensor([not name for name in proposal.violations], device=images.device).nonzero().flatten()
+            back = (proposal.images == images).flatten(1).all(1)
+            predictions[rows[back]] = batch.clean[rows[back]]
+            new = ((proposal.images != final[rows]).flatten(1).any(1) & ~back).nonzero().flatten()
             final[rows] = proposal.images
-            if len(sound):
+            if len(new):
                 with torch.no_grad():
-                    predictions[rows[sound]] = predict(model.select(sound)(proposal.images[sound]))
-        yield budget, _columns(final - batch.images, predictions, goal, violations)
+                    predictions[rows[new]] = predict(model.select(new)(proposal.images[new]))
+        yield budget, final, _columns(final - batch.images, predictions, goal, violations)
 
 
 def _columns(delta: Tensor, predictions: Tensor, goal: Goal, violations: np.ndarray) -> dict[str, Any]:
@@ -166,6 +187,12 @@ def _columns(delta: Tensor, predictions: Tensor, goal: Goal, violations: np.ndar
         "linf": NORMS["linf"].size(delta).cpu().numpy(),
         "l2": NORMS["l2"].size(delta).cpu().numpy(),
     }
+
+
+def _load_surrogate(name: str, data: Data, model: nn.Module) -> nn.Module:
+    """Return a zoo model trained on the data, beside the attacked one."""
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    return load_model(name, data=data.name, device=str(device)).eval()
 
 
 def _check_clean(logits: Tensor, classes: int) -> None:

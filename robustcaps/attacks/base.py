@@ -7,7 +7,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar, final
+from typing import Any, Self, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from robustcaps.attacks.counted import CountedModel, Counts
 from robustcaps.attacks.goals import Aim, Goal, Targeted, Untargeted
 from robustcaps.attacks.guard import Snapshot, proposal_violations
 from robustcaps.attacks.norms import NormName
+from robustcaps.attacks.rations import QueriesSpent, Ration
 from robustcaps.errors import UserError
 from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS
@@ -37,19 +38,34 @@ class Attack(ABC):
     """Base of all attacks. A subclass writes `run`; it overrides `run_sweep` where budgets can share work."""
 
     name: str = ""
-    norms: ClassVar[tuple[NormName, ...]] = ("linf", "l2")
+    norms: tuple[NormName, ...] = ("linf", "l2")
     """The norms it can keep to."""
-    goals: ClassVar[tuple[type[Goal], ...]] = (Untargeted, Targeted)
+    goals: tuple[type[Goal], ...] = (Untargeted, Targeted)
     """The goals it can pursue."""
-    needs_eps: ClassVar[bool] = True
+    needs_eps: bool = True
     """Whether it has a budget at all; without, it is run once, at eps 0."""
     passes: float = 1.0
     """About how many forward passes a row takes at most (a backward pass counts two): for forecasts."""
+    closest: bool = False
+    """Whether it looks for the smallest perturbation by itself, so that the size of what it finds means something."""
     randomised: bool = False
     """Whether another seed gives other images; if not, a suite runs it with one seed only."""
 
     budgets: tuple[Budget, ...] = ()
     aim: Aim = Aim()
+    max_queries: int | None = None
+    """How often it may ask the attacked model about a sample, for each budget; None: as often as it likes."""
+    parts: tuple[Attack, ...] = ()
+    """The attacks it is made of, if any."""
+    settings: dict[str, Any] | None = None
+    """Of a part: the name and the options it was made with."""
+    surrogates: tuple[str, ...] = ()
+    """The names of other models it crafts on, if any; `bind` loads them."""
+
+    def bind(self, load: Callable[[str], nn.Module]) -> None:
+        """Get the surrogates, for the data at hand, before a sweep."""
+        for part in self.parts:
+            part.bind(load)
 
     @abstractmethod
     def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
@@ -74,10 +90,24 @@ class Attack(ABC):
         counted = model if isinstance(model, CountedModel) else CountedModel(model, Counts.zeros(len(images)))
         rows = torch.arange(len(images), device=images.device)
         given, wish = images.detach().clone(), goal.select(rows)
+        ration = Ration(self.max_queries, counted.rows, images.detach(), goal) if self.max_queries else None
+        counted = counted.attacked(images.detach(), ration)
         snapshot = Snapshot.take(counted.model, (given, images), (wish.classes, goal.classes))
-        proposals = iter(self.run_sweep(counted, given, wish, budgets, draws or Draws(0, rows)))
-        for budget in budgets:
-            proposed: Any = next(proposals, None)
+        draws = draws or Draws(0, rows)
+        proposals = iter(self.run_sweep(counted, given, wish, budgets, draws))
+        for place, budget in enumerate(budgets):
+            if ration is not None:
+                ration.start(budget)
+            try:
+                proposed: Any = next(proposals, None)
+            except QueriesSpent:
+                proposals = iter(self.run_sweep(counted, given, wish, budgets[place + 1 :], draws))
+                proposed = ration.best if ration is not None else None
+            except BaseException:
+                snapshot.restore()  # the model may be attacked again, by another
+                raise
+            if ration is not None:
+                proposed = ration.settle(proposed)
             changed = snapshot.restore()
             broken = [changed] * len(images) if changed else proposal_violations(proposed, images, budget)
             yield Proposal(budget, _sound(proposed, images, broken), broken)
@@ -91,14 +121,19 @@ class Attack(ABC):
         goal: str = "untargeted",
         target: int | str | None = None,
         name: str | None = None,
+        max_queries: int | None = None,
     ) -> Self:
-        """Return a copy of the attack with its budgets and its aim set."""
+        """Return a copy of the attack with its budgets, its aim and the number of queries it has set."""
         placed = copy.copy(self)
         placed.name = name or self.name or type(self).__name__
         placed.aim = _aim(goal, target)
         self._check_supported(placed.aim, norm)
         if self.needs_eps and eps is None:
             raise UserError("eps: missing; give a number or a list of numbers.")
+        if max_queries is not None and max_queries < 1:
+            raise UserError(f"max_queries: must be at least 1, not {max_queries}.")
+        placed.max_queries = max_queries
+        placed.randomised = self.randomised or target == "random"
         placed.budgets = budgets(eps if self.needs_eps and eps is not None else 0.0, norm, unit)
         return placed
 
@@ -141,7 +176,7 @@ class FunctionAttack(Attack):
 
     def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
         """Call the function; eps is a number of pixels, or with unit 'std' a tensor (n, 1, 1, 1)."""
-        eps = budget.eps if budget.unit == "pixel" else budget.radius(images)
+        eps = budget.radius(images) if budget.shared_eps is None else budget.shared_eps
         extra = {"draws": draws} if self.randomised else {}
         return self.function(model, images, goal.classes, eps, **self.options, **extra)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -18,6 +18,8 @@ Unit = Literal["pixel", "std"]
 
 LARGEST = 1e6
 """No image is farther from another; beyond it float32 would overflow."""
+TOLERANCE = 1e-6
+"""How far outside the box or the ball (relative to radii above 1) rounding may carry an image."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,41 @@ class Budget:
         if self.unit == "pixel":
             return torch.full((len(images), 1, 1, 1), self.eps, dtype=images.dtype, device=images.device)
         return self.eps * images.std((1, 2, 3), keepdim=True, correction=0)
+
+    def reach(self, images: Tensor) -> Tensor:
+        """Return how large each image's perturbation may be, (n,) in float64: the radius, and what rounding adds."""
+        radius = self.radius(images).double().flatten()
+        return radius + TOLERANCE * radius.clamp_min(1.0)
+
+    def select(self, rows: Tensor) -> Budget:  # noqa: ARG002
+        """Return the budget of some of the samples: the same for all of them, unless each has a radius of its own."""
+        return self
+
+    @property
+    def shared_eps(self) -> float | None:
+        """The radius in pixels where all images have the same one, else None."""
+        return self.eps if self.unit == "pixel" else None
+
+
+@dataclass(frozen=True, eq=False)
+class Radii(Budget):
+    """A ball of its own size around each image: for searches that try another eps on every sample."""
+
+    radii: Tensor = field(default_factory=lambda: torch.zeros(0, 1, 1, 1))
+    """(n, 1, 1, 1), in pixels."""
+
+    def radius(self, images: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the radius of each image's ball in pixels, (n, 1, 1, 1)."""
+        return self.radii
+
+    def select(self, rows: Tensor) -> Radii:
+        """Return the budget of some of the samples."""
+        return replace(self, radii=self.radii[rows])
+
+    @property
+    def shared_eps(self) -> None:
+        """None: every image has its own."""
+        return None
 
 
 def budgets(eps: float | Sequence[float], norm: NormName = "linf", unit: Unit = "pixel") -> tuple[Budget, ...]:

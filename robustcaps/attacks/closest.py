@@ -18,6 +18,8 @@ from robustcaps.randomness import Draws
 class Closest(Attack):
     """Base of attacks that minimise the size of the perturbation. A subclass writes `search`."""
 
+    closest = True
+
     @abstractmethod
     def search(self, model: CountedModel, images: Tensor, goal: Goal, norm: NormName, draws: Draws) -> Tensor:
         """Return the closest adversarial image found in [0,1] for each image, the image itself where none was."""

@@ -2,49 +2,118 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from robustcaps.attacks.rations import Ration
 from robustcaps.errors import UserError
 from robustcaps.models.base import CapsuleClassifier, Classifier, Reading
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Forward and backward passes of each sample of a batch, (n,) each."""
+    """Passes of each sample of a batch, (n,) each: queries are the forward passes of the attacked model itself."""
 
     forwards: Tensor
     backwards: Tensor
+    queries: Tensor
 
     @classmethod
     def zeros(cls, n: int) -> Counts:
         """Return fresh counters."""
-        return cls(torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64))
+        return cls(*(torch.zeros(n, dtype=torch.float64) for _ in range(3)))
+
+    def of_surrogate(self) -> Counts:
+        """Return the same counters for another model, whose passes cost as much but ask the attacked one nothing."""
+        return Counts(self.forwards, self.backwards, torch.zeros_like(self.queries))
+
+    def since(self, before: Counts) -> Counts:
+        """Return what has been counted since."""
+        return Counts(self.forwards - before.forwards, self.backwards - before.backwards, self.queries - before.queries)
+
+    def copy(self) -> Counts:
+        """Return the counters as they are now."""
+        return Counts(self.forwards.clone(), self.backwards.clone(), self.queries.clone())
+
+
+@dataclass
+class Noise:
+    """The state of the global generator for a model that draws from it: its own, so that attacks' stays untouched."""
+
+    state: Tensor = field(default_factory=lambda: torch.Generator().manual_seed(0).get_state())
+
+    @contextmanager
+    def drawn(self) -> Iterator[None]:
+        """Let what runs inside draw on from where this model's last draw ended."""
+        outside = torch.get_rng_state()
+        torch.set_rng_state(self.state)
+        try:
+            yield
+        finally:
+            self.state = torch.get_rng_state()
+            torch.set_rng_state(outside)
 
 
 class CountedModel(nn.Module):
-    """Wraps a model and books every pass on the batch's samples; `select` narrows it to some of them."""
+    """Wraps a model and books every pass on the batch's samples; `select` narrows it to some of them.
 
-    def __init__(self, model: nn.Module, counts: Counts, rows: Tensor | None = None) -> None:
+    `originals` are the samples' images: where an attack passes another number of images than there are samples, each
+    is booked on the sample it is closest to.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        counts: Counts,
+        rows: Tensor | None = None,
+        *,
+        originals: Tensor | None = None,
+        ration: Ration | None = None,
+        noise: Noise | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
+        self.training = model.training
         self.counts = counts
         self.rows = torch.arange(len(counts.forwards)) if rows is None else rows
+        self.originals = originals
+        self.ration = ration
+        self.noise = noise or Noise()
 
     def select(self, rows: Tensor) -> CountedModel:
-        """Return the same model for some of the samples; passes are booked on those."""
-        return CountedModel(self.model, self.counts, self.rows[rows.cpu()])
+        """Return the same model for some of the samples, which may come several times; passes are booked on those."""
+        originals = None if self.originals is None else self.originals[rows]
+        return self._for(self.rows[rows.cpu()], originals, self.ration)
+
+    def attacked(self, images: Tensor, ration: Ration | None) -> CountedModel:
+        """Return the same model for an attack on these images, its passes rationed."""
+        return self._for(self.rows, images, ration)
+
+    def surrogate(self, model: nn.Module) -> CountedModel:
+        """Return another model whose passes are booked on the same samples, but are no queries of this one."""
+        return CountedModel(model, self.counts.of_surrogate(), self.rows, originals=self.originals)
+
+    def _for(self, rows: Tensor, originals: Tensor | None, ration: Ration | None) -> CountedModel:
+        return CountedModel(self.model, self.counts, rows, originals=originals, ration=ration, noise=self.noise)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of the images and book the pass."""
-        return _checked_logits(self.model(self._book(images)), images)
+        logits = _checked_logits(self._pass(self.model, images), images)
+        self._note(images, logits)
+        return logits
 
     def read(self, images: Tensor) -> Reading:
         """Return logits and scores from one pass; only zoo models know their scores."""
-        return self._zoo("scores").read(self._book(images))
+        reading = self._pass(self._zoo("scores").read, images)
+        self._note(images, reading.logits)
+        return reading
 
     def scores(self, images: Tensor) -> Tensor:
         """Return the paper's class scores and book the pass."""
@@ -52,13 +121,18 @@ class CountedModel(nn.Module):
 
     def votes(self, images: Tensor) -> Tensor:
         """Return the votes for the class capsules and book the pass; only capsule networks have them."""
-        if not isinstance(self.model, CapsuleClassifier):
-            raise UserError(f"model {type(self.model).__name__} has no votes: it is no capsule network.")
-        return self.model.votes(self._book(images))
+        return self._pass(self._capsules().votes, images)
+
+    def vote_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the classes' logits without and with routing, from one pass; only capsule networks have them."""
+        unrouted, routed = self._pass(self._capsules().vote_logits, images)
+        self._note(images, routed)
+        return unrouted, routed
 
     def training_loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return the loss (n,) that the model was trained on, with its schedules at their end."""
-        return self._zoo("training loss").training_loss(self._book(images), labels)
+        zoo = self._zoo("training loss")
+        return self._pass(lambda tapped: zoo.training_loss(tapped, labels), images)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -73,15 +147,42 @@ class CountedModel(nn.Module):
             )
         return self.model
 
-    def _book(self, images: Tensor) -> Tensor:
-        """Book one forward pass now, and one backward pass whenever gradients come back to the images."""
-        share = len(images) / max(len(self.rows), 1)
-        self.counts.forwards[self.rows] += share
+    def _capsules(self) -> CapsuleClassifier:
+        if not isinstance(self.model, CapsuleClassifier):
+            raise UserError(f"model {type(self.model).__name__} has no votes: it is no capsule network.")
+        return self.model
+
+    def _pass(self, ask: Callable[[Tensor], Answer], images: Tensor) -> Answer:
+        """Ask the model and book it: a forward pass now, a backward pass whenever gradients come back to the images."""
+        rows, share = self._booked_on(images)
+        if self.ration is not None:
+            share = share * self.ration.take(rows)
+        for counter in (self.counts.forwards, self.counts.queries):
+            counter.index_add_(0, rows, share)
+        with self.noise.drawn():
+            return ask(self._tapped(images, rows, share))
+
+    def _note(self, images: Tensor, logits: Tensor) -> None:
+        """Let the ration remember what was asked, and whether it reached the goal."""
+        if self.ration is not None:
+            self.ration.note(self._booked_on(images)[0], images.detach(), logits.detach())
+
+    def _booked_on(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the samples that a pass of these images is booked on, and which share of a pass each gets."""
+        if len(images) == len(self.rows) or not len(self.rows):
+            return self.rows, torch.ones(len(self.rows), dtype=torch.float64)
+        if self.originals is None or images.shape[1:] != self.originals.shape[1:]:
+            share = len(images) / len(self.rows)
+            return self.rows, torch.full((len(self.rows),), share, dtype=torch.float64)
+        near = torch.cdist(images.detach().flatten(1).float(), self.originals.flatten(1)).argmin(1).cpu()
+        return self.rows[near], torch.ones(len(images), dtype=torch.float64)
+
+    def _tapped(self, images: Tensor, rows: Tensor, share: Tensor) -> Tensor:
         if not images.requires_grad:
             return images
 
         def backward(_: Tensor) -> None:
-            self.counts.backwards[self.rows] += share
+            self.counts.backwards.index_add_(0, rows, share)
 
         tapped = images.view_as(images)
         tapped.register_hook(backward)  # type: ignore[no-untyped-call]

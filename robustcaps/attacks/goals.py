@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 
 from robustcaps.errors import UserError, did_you_mean
+from robustcaps.randomness import Draws
+
+TARGET_STREAM = 2**31 - 1
+"""The stream of random numbers that random targets come from: none that an attack would draw from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +54,17 @@ class Targeted(Goal):
         return predictions == self.classes
 
 
+CHOSEN = ("least-likely", "random", "every")
+"""Words for targets that are not one given class."""
+
+
 @dataclass(frozen=True)
 class Aim:
-    """What a user asks for, before there are samples: untargeted, one target class, or every class in turn."""
+    """What a user asks for, before there are samples: untargeted, or a target class.
+
+    The target is a class by name or number, 'every' class in turn, the one that the model finds 'least-likely' on the
+    clean image, or a 'random' one other than the label.
+    """
 
     goal: Literal["untargeted", "targeted"] = "untargeted"
     target: int | str | None = None
@@ -61,24 +73,39 @@ class Aim:
         if self.goal == "untargeted" and self.target is not None:
             raise UserError("target: only a targeted goal has one; set goal = 'targeted'.")
 
-    def goals(self, labels: Tensor, class_names: tuple[str, ...]) -> Iterator[tuple[int | None, Goal]]:
-        """Yield (target class or None, goal): one for untargeted or a single class, one per class for 'every'."""
+    def goals(
+        self, labels: Tensor, class_names: tuple[str, ...], logits: Tensor, draws: Draws
+    ) -> Iterator[tuple[Tensor | None, Goal]]:
+        """Yield (target of each sample or None, goal): one goal, or one per class for 'every'."""
         if self.goal == "untargeted":
             yield None, Untargeted(labels)
             return
         for target in self.targets(class_names):
-            yield target, Targeted(torch.full_like(labels, target))
+            classes = _classes(target, labels, logits[:, : len(class_names)], draws)
+            yield classes, Targeted(classes)
 
-    def targets(self, class_names: tuple[str, ...]) -> list[int]:
+    def targets(self, class_names: tuple[str, ...]) -> list[int | str]:
         """Return the target classes; 'every' includes the true one, as in Hinton et al. (2018)."""
         if self.target is None or self.target == "every":
             return list(range(len(class_names)))
         if isinstance(self.target, str):
-            if self.target not in class_names:
-                raise UserError(
-                    f"target: unknown class '{self.target}'. {did_you_mean(self.target, (*class_names, 'every'))}"
-                )
-            return [class_names.index(self.target)]
+            if self.target in class_names:
+                return [class_names.index(self.target)]
+            if self.target in CHOSEN:
+                return [self.target]
+            raise UserError(
+                f"target: unknown class '{self.target}'. {did_you_mean(self.target, (*class_names, *CHOSEN))}"
+            )
         if not 0 <= self.target < len(class_names):
             raise UserError(f"target: class {self.target} is not in 0..{len(class_names) - 1}.")
         return [self.target]
+
+
+def _classes(target: int | str, labels: Tensor, logits: Tensor, draws: Draws) -> Tensor:
+    """Return the target of each sample (n,)."""
+    if target == "least-likely":
+        return logits.argmin(1)
+    if target == "random":
+        others = logits.shape[1] - 1
+        return (labels + 1 + draws.integers(others, stream=TARGET_STREAM)) % (others + 1)
+    return torch.full_like(labels, int(target))

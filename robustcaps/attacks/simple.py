@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -19,7 +19,7 @@ from robustcaps.registry import ATTACKS
 class Clean(Attack):
     """The images as they are."""
 
-    needs_eps: ClassVar[bool] = False
+    needs_eps = False
 
     def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:  # noqa: ARG002
         """Return the images."""

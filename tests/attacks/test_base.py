@@ -11,6 +11,7 @@ from robustcaps.attacks import load_attack
 from robustcaps.attacks.budget import Budget, budgets
 from robustcaps.attacks.goals import Aim
 from robustcaps.errors import UserError
+from robustcaps.randomness import Draws
 
 MISTAKES = [
     ({"use": "fgms", "eps": 0.1}, "unknown attack 'fgms'. Did you mean 'fgsm'?"),
@@ -118,3 +119,26 @@ def test_a_subclass_is_an_attack_without_being_registered(network, network_data)
     assert rows["valid"].all() and set(rows["attack"]) == {"Grey"} and len(rows) == 2 * len(network_data)
     with pytest.raises(UserError, match="attack 'Grey' has no budget"):
         rc.evaluate(network, network_data, Grey())
+
+
+def test_a_target_can_be_the_least_likely_or_a_random_class():
+    labels = torch.tensor([0, 1, 2, 0])
+    logits = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 1.0], [1.0, -2.0, 4.0], [2.0, 1.0, 0.0]])
+    names, draws = ("a", "b", "c"), Draws(0, torch.arange(4))
+    ((targets, goal),) = Aim("targeted", "least-likely").goals(labels, names, logits, draws)
+    assert targets.tolist() == [1, 0, 1, 2] and torch.equal(goal.classes, targets)
+    many = Draws(0, torch.arange(300))
+    ((targets, _),) = Aim("targeted", "random").goals(labels.repeat(75), names, logits.repeat(75, 1), many)
+    assert not bool((targets == labels.repeat(75)).any())
+    assert torch.bincount(targets).min() > 60
+    ((again, _),) = Aim("targeted", "random").goals(labels, names, logits, many.select(torch.arange(4)))
+    assert torch.equal(again, targets[:4])  # whatever the batch
+
+
+def test_random_targets_need_their_own_seeds_and_are_told_in_the_rows():
+    attack = rc.load_attack("fgsm", eps=0.1, goal="targeted", target="random")
+    assert attack.randomised and not rc.load_attack("fgsm", eps=0.1, goal="targeted", target=0).randomised
+    data = rc.load_data("toys", limit=12)
+    one, two = (rc.evaluate(rc.load_model("cnn-small"), data, attack, seed=seed) for seed in (0, 1))
+    assert len(one) == 12 and (one["target"] != one["label"]).all()
+    assert set(one["target"]) <= set(range(5)) and not one["target"].equals(two["target"])

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from robustcaps.attacks.budget import Budget
+from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.goals import Untargeted
+from robustcaps.attacks.rations import QueriesSpent, Ration
+
+
+def images_of(n):
+    return torch.linspace(0.1, 0.9, n)[:, None, None, None].expand(n, 1, 2, 2).clone()
+
+
+def counted(n, **more):
+    return CountedModel(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), Counts.zeros(n), **more)
+
+
+def test_every_sample_is_booked_for_its_own_passes():
+    model = counted(3)
+    images = images_of(3).requires_grad_()
+    model(images).sum().backward()
+    model.select(torch.tensor([0, 2]))(images[[0, 2]].detach())
+    assert model.counts.forwards.tolist() == [2, 1, 2]
+    assert model.counts.backwards.tolist() == [1, 1, 1]
+    assert model.counts.queries.tolist() == [2, 1, 2]
+
+
+def test_copies_of_a_sample_are_booked_one_by_one():
+    model = counted(2)
+    rows = torch.tensor([0, 0, 0, 1])
+    images = images_of(2)[rows].requires_grad_()
+    model.select(rows)(images).sum().backward()
+    assert (model.counts.forwards.tolist(), model.counts.backwards.tolist()) == ([3, 1], [3, 1])
+
+
+def test_images_without_a_place_are_booked_on_the_sample_they_are_closest_to():
+    images = images_of(3)
+    model = counted(3, originals=images)
+    model((images[2:] + 0.01).requires_grad_()).sum().backward()
+    model(images.flip(0).repeat(2, 1, 1, 1))
+    assert model.counts.forwards.tolist() == [2, 2, 3]
+    assert model.counts.backwards.tolist() == [0, 0, 1]
+
+
+def test_a_surrogate_costs_passes_but_no_queries():
+    model = counted(2)
+    model.surrogate(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))(images_of(2))
+    assert (model.counts.forwards.tolist(), model.counts.queries.tolist()) == ([1, 1], [0, 0])
+
+
+class Noisy(nn.Module):
+    def forward(self, images):
+        return images.flatten(1)[:, :3] + torch.rand(len(images), 3)
+
+
+def test_a_random_model_draws_on_without_touching_the_generator_of_others():
+    before = torch.get_rng_state()
+    answers = [CountedModel(Noisy(), Counts.zeros(2)) for _ in range(2)]
+    first, again = (torch.stack([model(images_of(2)) for _ in range(2)]) for model in answers)
+    assert torch.equal(first, again)
+    assert not torch.equal(first[0], first[1])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Brightness(nn.Module):
+    """Class 1 where the mean is above one half."""
+
+    def forward(self, images):
+        mean = images.mean((1, 2, 3))
+        return torch.stack([0.5 - mean, mean - 0.5], 1)
+
+
+def rationed(limit, images, eps):
+    goal = Untargeted(torch.zeros(len(images), dtype=torch.long))
+    ration = Ration(limit, torch.arange(len(images)), images, goal)
+    ration.start(Budget(eps))
+    return CountedModel(Brightness(), Counts.zeros(len(images)), originals=images, ration=ration), ration
+
+
+def test_a_ration_keeps_the_first_hit_inside_the_ball():
+    images = torch.full((1, 1, 2, 2), 0.4)
+    model, ration = rationed(4, images, eps=0.2)
+    for value in (0.7, 0.55, 0.6, 0.3):  # outside, the hit, another one, none
+        model(torch.full_like(images, value))
+    with pytest.raises(QueriesSpent):
+        model(images)
+    assert ration.settle(images).flatten().tolist() == pytest.approx([0.55] * 4)
+    assert model.counts.queries.tolist() == [4]
+
+
+def test_who_has_queries_left_goes_on_and_keeps_its_own_proposal():
+    images = images_of(2)
+    model, ration = rationed(2, images, eps=1.0)
+    first = torch.tensor([0])
+    for _ in range(2):
+        model.select(first)(images[:1] + 0.05)
+    model(images)
+    proposed = torch.zeros_like(images)
+    settled = ration.settle(proposed)
+    assert torch.equal(settled[0], images[0] + 0.05) and torch.equal(settled[1], proposed[1])
+    assert model.counts.queries.tolist() == [2, 1]
