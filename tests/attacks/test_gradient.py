@@ -24,6 +24,10 @@ EPS = [0.0, 0.001, 0.01, 0.03, 0.05, 0.08, 0.1, 0.2]
         ("bim", "linf", 1, 1.0),
         ("bim", "l2", 2, 3.0),
         ("pgd", "linf", 1, 1.0),
+        ("momentum", "linf", 1, 1.0),
+        ("momentum", "l2", 2, 3.0),
+        ("apgd-ce", "linf", 1, 1.0),
+        ("apgd-ce", "l2", 2, 3.0),
     ],
 )
 @pytest.mark.parametrize("sharpness", [1.0, 1000.0])
@@ -59,7 +63,7 @@ def test_a_sweep_equals_its_budgets_alone(network, network_data, attack, goal, n
     for eps in sweep:
         alone = evaluate(network, network_data, load_attack(attack, eps=eps, norm=norm, unit=unit, goal=goal))
         part = together[together["eps"] == eps].reset_index(drop=True)
-        costs = ["forwards", "backwards"]  # shared work is booked once in a sweep, so only the costs may differ
+        costs = ["forwards", "backwards", "queries"]  # shared work is booked once in a sweep
         assert part.drop(columns=costs).equals(alone.drop(columns=costs))
 
 
@@ -112,10 +116,10 @@ class Saturating(Classifier):
     """Scores that are squashed logits, and a training loss with a margin."""
 
     def __init__(self):
-        super().__init__(classes=3, channels=1, size=8)
+        super().__init__(classes=4, channels=1, size=8)
         with torch.random.fork_rng():
             torch.manual_seed(1)
-            self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+            self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
 
     def read(self, images):
         logits = self.net(images)
@@ -141,6 +145,7 @@ def test_losses_against_finite_differences(loss, goal_class, network_data):
     assert counted.counts.backwards.tolist() == [1.0] * 6
     reference = {
         "ce": nn.functional.cross_entropy(model(images), labels, reduction="none").expm1().log(),
+        "plain-ce": nn.functional.cross_entropy(model(images), labels, reduction="none"),
         "ce-scores": nn.functional.cross_entropy(model.scores(images), labels, reduction="none"),
         "training": model.training_loss(images, labels),
     }
