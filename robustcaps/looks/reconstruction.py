@@ -35,7 +35,7 @@ def reconstruct(model: nn.Module, images: Tensor, labels: Tensor | None = None) 
 
     Without labels they are those of the predicted classes: what the model itself takes the images for.
     """
-    decoder = _decoder(model)
+    decoder = decoder_of(model)
     with watched(model, images) as seen:
         return decoder.decode(*_capsules(decoder, seen, labels)).cpu()
 
@@ -47,7 +47,7 @@ def perturb_capsule(
 
     The images are (n, dimensions, offsets, channels, height, width); labels: see `reconstruct`.
     """
-    decoder = _decoder(model)
+    decoder = decoder_of(model)
     with watched(model, images) as seen:
         poses, classes = _capsules(decoder, seen, labels)
         n, _, dimensions = poses.shape
@@ -57,7 +57,8 @@ def perturb_capsule(
     return decoded.view(n, dimensions, len(offsets), *decoded.shape[1:]).cpu()
 
 
-def _decoder(model: nn.Module) -> Decodes:
+def decoder_of(model: nn.Module) -> Decodes:
+    """Return the model as one that can decode; one that cannot is refused."""
     if not isinstance(model, Decodes):
         raise UserError("no decoder to look through: only vector capsules have one.")
     if model.reconstruction == 0:
@@ -65,9 +66,14 @@ def _decoder(model: nn.Module) -> Decodes:
     return model
 
 
+def class_capsules(reading: Reading) -> Tensor:
+    """Return the class capsules (n, classes, pose) of a reading that must have some."""
+    if reading.poses is None:
+        raise UserError("a decoder, but no class capsules to decode.")
+    return reading.poses
+
+
 def _capsules(decoder: Decodes, images: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the class capsules (n, classes, pose) and the classes to decode (n,)."""
     reading = decoder.read(images)
-    if reading.poses is None:
-        raise UserError("a decoder, but no class capsules to decode.")
-    return reading.poses, reading.logits.argmax(dim=1) if labels is None else labels.to(images.device)
+    return class_capsules(reading), reading.logits.argmax(dim=1) if labels is None else labels.to(images.device)

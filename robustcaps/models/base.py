@@ -74,3 +74,10 @@ class CapsuleClassifier(Classifier):
     @abstractmethod
     def votes(self, images: Tensor) -> Tensor:
         """Return what every child capsule predicts for every class capsule (n, classes, children, pose)."""
+
+    @abstractmethod
+    def vote_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the classes' logits as all votes weigh the same, and the routed ones without gradient, from one pass.
+
+        (n, classes) each: gradients through the first bypass the routing of the class capsules (Gu et al. 2021).
+        """

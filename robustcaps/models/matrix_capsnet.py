@@ -143,6 +143,19 @@ class MatrixCapsNet(CapsuleClassifier):
         """Return the votes for the class capsules (n, classes, children, 16)."""
         return self.class_capsules.votes(self._below_classes(images).poses).squeeze(1)
 
+    def vote_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits of one M-step with equal assignments, and those of `read`.
+
+        In a mixture equal assignments give equal shares: there the votes' agreement -sum_h log sigma_j^h decides.
+        """
+        below = self._below_classes(images)
+        equal = next(self.class_capsules.steps(below.poses, below.activations)).parents
+        mixture = self.class_capsules.rules.activation == "mixture"
+        unrouted = -0.5 * equal.variance.log().sum(dim=-1) if mixture else equal.logits
+        with torch.no_grad():
+            routed: Routed = self.class_capsules(below.poses, below.activations)
+        return unrouted.squeeze(1), routed.logits.squeeze(1)
+
     def _below_classes(self, images: Tensor) -> Routed:
         """Return the capsules that vote for the classes."""
         first: Routed = self.first(*self.primary(self.stem(self.normaliser(images))))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from robustcaps.capsules.layers import DynamicRules, VectorCapsules, VectorPrimaryCapsules
 from robustcaps.capsules.losses import margin_loss
-from robustcaps.capsules.routing import Update, length_logit, squash, squashed_length
+from robustcaps.capsules.routing import Update, dynamic_routing, length_logit, squash, squashed_length
 from robustcaps.errors import UserError
 from robustcaps.models.base import CapsuleClassifier, Reading, Recipe
 from robustcaps.models.normalise import Normalise, build_normaliser
@@ -112,6 +112,13 @@ class VectorCapsNet(CapsuleClassifier):
         """Return the prediction vectors of the class capsules (n, classes, children, 16)."""
         return self.class_capsules.votes(self.primary(self.stem(images)))
 
+    def vote_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log |v_j| of v_j = squash(mean_i u_hat_{j|i}), whose softmax is |v_j| / sum_k |v_k|, and `read`'s."""
+        votes = self.votes(_filled(images))[: len(images)]
+        rules = self.class_capsules.rules
+        s = dynamic_routing(votes.detach(), iterations=rules.iterations, update=rules.update)
+        return F.logsigmoid(length_logit(votes.mean(dim=2))), length_logit(s)
+
     def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:  # noqa: ARG002
         """Return margin loss plus weighted reconstruction error of each sample (n,); the label masks the decoder."""
         reading = self.read(images)
@@ -123,21 +130,25 @@ class VectorCapsNet(CapsuleClassifier):
         return loss
 
     def _class_capsules(self, images: Tensor) -> Tensor:
-        """Return the class capsules s before squashing; the batch is filled up to whole eights and cut again."""
-        filled = F.pad(images, (0, 0, 0, 0, 0, 0, 0, -len(images) % WHOLE))
-        s: Tensor = self.class_capsules(self.primary(self.stem(filled)))
+        """Return the class capsules s before squashing."""
+        s: Tensor = self.class_capsules(self.primary(self.stem(_filled(images))))
         return s[: len(images)]
 
     def decode(self, poses: Tensor, labels: Tensor) -> Tensor:
         """Return the images in [0,1] that class capsules (n, classes, 16) encode, all but the labels' masked out."""
         mask = F.one_hot(labels, self.classes).to(poses)
-        pixels: Tensor = self.decoder((poses * mask.unsqueeze(2)).flatten(1))
-        return pixels.view(-1, self.channels, self.size, self.size)
+        pixels: Tensor = self.decoder(_filled((poses * mask.unsqueeze(2)).flatten(1)))
+        return pixels[: len(poses)].view(-1, self.channels, self.size, self.size)
 
     def reconstruct(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return the images as the capsules of the labels, or of the predicted classes, encode them."""
         s = self._class_capsules(images)
         return self.decode(squash(s), length_logit(s).argmax(dim=1) if labels is None else labels)
+
+
+def _filled(samples: Tensor) -> Tensor:
+    """Return the samples, and zeros for more of them up to whole eights; see `WHOLE`."""
+    return F.pad(samples, (0, 0) * (samples.ndim - 1) + (0, -len(samples) % WHOLE))
 
 
 @MODELS.register("vector-capsnet")
