@@ -1,4 +1,4 @@
-"""One generic registry for models, datasets and attacks: by decorator, by entry point, with 'did you mean'."""
+"""One generic registry for models, datasets, attacks and diagnostics: by decorator, by entry point, 'did you mean'."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from robustcaps.attacks.base import Attack
     from robustcaps.data.base import Data
+    from robustcaps.diagnostics.base import Diagnostic
 
 T = TypeVar("T")
 Factory = TypeVar("Factory", bound=Callable[..., Any])
@@ -45,6 +47,14 @@ class Entry(Generic[T]):
         return (inspect.getdoc(self.factory) or "").partition("\n")[0]
 
 
+@dataclass(frozen=True)
+class Provider:
+    """The module that registers all names with one prefix, and the extra that brings the library it needs."""
+
+    module: str
+    extra: str
+
+
 class Registry(Generic[T]):
     """Names to factories. The built-in ones register when their home package is first asked for."""
 
@@ -52,6 +62,8 @@ class Registry(Generic[T]):
         self.kind = kind
         self.home = home
         self._entries: dict[str, Entry[T]] = {}
+        self._excluded: dict[str, str] = {}
+        self._providers: dict[str, Provider] = {}
         self._loaded = False
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
@@ -72,9 +84,25 @@ class Registry(Generic[T]):
             raise UserError(f"{self.kind} '{name}' is registered already, by {taken.source}.")
         self._entries[name] = entry
 
+    def provide(self, prefix: str, module: str, *, extra: str) -> None:
+        """Leave the names 'prefix.*' to a module that is imported only when one of them, or the list, is asked for.
+
+        The prefix is the name of the library that the module needs and that the extra brings.
+        """
+        self._providers[prefix] = Provider(module, extra)
+
+    def exclude(self, name: str, reason: str) -> None:
+        """Say why a name that a user may expect is not there."""
+        self._excluded[name] = reason
+
     def entry(self, name: str) -> Entry[T]:
         """Return the entry of that name, or say which names there are."""
         self._load()
+        problem = self._problem(name.partition(".")[0])
+        if problem:
+            raise UserError(f"{self.kind} '{name}' {problem}")
+        if name in self._excluded:
+            raise UserError(f"{self.kind} '{name}' is left out: {self._excluded[name]}")
         if name not in self._entries:
             raise UserError(f"unknown {self.kind} '{name}'. {did_you_mean(name, self._entries)}")
         return self._entries[name]
@@ -82,14 +110,37 @@ class Registry(Generic[T]):
     def names(self, pattern: str = "*") -> list[str]:
         """Return the registered names that match a wildcard pattern, sorted."""
         self._load()
+        start = re.split(r"[*?[]", pattern)[0]
+        for prefix in self._providers:
+            if start.startswith(f"{prefix}.") or f"{prefix}.".startswith(start):
+                self._problem(prefix)
         return sorted(fnmatch.filter(self._entries, pattern))
+
+    def missing(self) -> list[str]:
+        """Return what is not there for want of a library, and how to get it: one line each."""
+        self._load()
+        problems = {prefix: self._problem(prefix) for prefix in self._providers}
+        return [f"{prefix}.* {problem}" for prefix, problem in problems.items() if problem]
+
+    def _problem(self, prefix: str) -> str:
+        """Import what provides the names with a prefix, if anything does, and return why that cannot be, or ''."""
+        provider = self._providers.get(prefix)
+        if provider is None:
+            return ""
+        try:
+            importlib.import_module(provider.module)
+        except ImportError as error:
+            if error.name == prefix:
+                return f"needs {prefix}: pip install 'robustcaps[{provider.extra}]'."
+            return f"needs {prefix}, which cannot be imported: {error}."
+        return ""
 
     def _load(self) -> None:
         if self._loaded:
             return
         self._loaded = True
         importlib.import_module(self.home)
-        for point in importlib.metadata.entry_points(group=self.home):
+        for point in importlib.metadata.entry_points(group=f"robustcaps.{self.kind}s"):
             try:
                 factory = point.load()
             except Exception as error:
@@ -101,10 +152,12 @@ class Registry(Generic[T]):
 MODELS: Registry[nn.Module] = Registry("model", "robustcaps.models")
 DATASETS: Registry[Data] = Registry("dataset", "robustcaps.data")
 ATTACKS: Registry[Attack] = Registry("attack", "robustcaps.attacks")
+DIAGNOSTICS: Registry[Diagnostic] = Registry("diagnostic", "robustcaps.diagnostics")
 
 
-def load_plugin(path: Path) -> None:
+def load_plugin(path: Path | str) -> None:
     """Import a plugin file, so that its decorators register what it brings."""
+    path = Path(path)
     if not path.is_file():
         raise UserError(f"plugin {path}: no such file.")
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from robustcaps.attacks import gradient, simple
+from robustcaps.attacks import (
+    apgd,
+    carlini_wagner,
+    deepfool,
+    gradient,
+    ladder,
+    reconstruction,
+    simple,
+    square,
+    transfer,
+    votes,
+)
 from robustcaps.attacks.base import Attack, attack
 from robustcaps.attacks.budget import Budget, Unit
 from robustcaps.attacks.goals import Aim, Goal, Targeted, Untargeted
@@ -20,11 +31,22 @@ __all__ = [
     "Goal",
     "Targeted",
     "Untargeted",
+    "apgd",
     "attack",
+    "carlini_wagner",
+    "deepfool",
     "gradient",
+    "ladder",
     "load_attack",
+    "reconstruction",
     "simple",
+    "square",
+    "transfer",
+    "votes",
 ]
+
+ATTACKS.provide("torchattacks", "robustcaps.attacks.adapters.of_torchattacks", extra="attacks")
+ATTACKS.provide("foolbox", "robustcaps.attacks.adapters.of_foolbox", extra="attacks")
 
 
 def load_attack(
@@ -36,11 +58,15 @@ def load_attack(
     goal: str = "untargeted",
     target: int | str | None = None,
     name: str | None = None,
+    max_queries: int | None = None,
     **options: Any,
 ) -> Attack:
-    """Return a registered attack with its options, its budgets (one per eps) and its aim; `name` renames it."""
+    """Return a registered attack with its options, its budgets (one per eps) and its aim; `name` renames it.
+
+    `max_queries`: how often it may ask the attacked model about a sample, for each eps.
+    """
     entry = ATTACKS.entry(use)
-    known = ("eps", "norm", "unit", "goal", "target", "name")
+    known = ("eps", "norm", "unit", "goal", "target", "name", "max_queries")
     made = entry.factory(**validate_options(entry.factory, options, where=f"attack '{use}'", known=known))
     made.name = use
-    return made.at(eps, norm=norm, unit=unit, goal=goal, target=target, name=name)
+    return made.at(eps, norm=norm, unit=unit, goal=goal, target=target, name=name, max_queries=max_queries)
