@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
 from robustcaps.attacks.base import Attack
 from robustcaps.data.base import Data, Progress
-from robustcaps.errors import UserError
+from robustcaps.errors import UserError, did_you_mean
 from robustcaps.evaluation import row_count
 from robustcaps.models.base import Classifier
 from robustcaps.models.cards import weights_digest
 from robustcaps.models.zoo import model_options, trained_options
 from robustcaps.options import validate_options
 from robustcaps.registry import ATTACKS, DATASETS, MODELS, Registry
-from robustcaps.suite import AttackSpec, DataSpec, ModelSpec, Spec, Suite
+from robustcaps.suite import AttackSpec, DataSpec, ModelSpec, Suite
 from robustcaps.workshop import Workshop, has_card
 
-ROWS_VERSION = 1
+ROWS_VERSION = 2
 """Raised when the built-in code changes what rows say, so that stored cells are not taken for current ones."""
 
 
@@ -44,6 +45,8 @@ class Cell:
     """About how many forward passes of one image it takes at most."""
     settings: dict[str, Any]
     """Everything that decides the columns other than names, resolved: defaults filled in, digests of what is read."""
+    surrogates: dict[str, ModelSpec] = field(default_factory=dict)
+    """The models that the attack crafts on, by the names it calls them."""
 
     @property
     def label(self) -> str:
@@ -108,14 +111,30 @@ def _cells_of_data(suite: Suite, workshop: Workshop, data_spec: DataSpec, data: 
             network = _model_settings(model_spec, data_spec, model)
         for a, attack_spec in enumerate(suite.attacks):
             with _place(f"{source}: attacks[{a}]"):
+                if not _is_for(attack_spec, model_spec, suite):
+                    continue
                 attack = workshop.attack(attack_spec)
                 rows = row_count(data, attack)
-                chosen = _attack_settings(attack_spec, attack, data)
+                surrogates = _surrogates(attack, suite)
+                chosen = {
+                    **_attack_settings(attack_spec, attack, data),
+                    **_surrogate_settings(surrogates, data_spec, workshop),
+                }
             for seed in suite.seeds if attack.randomised else suite.seeds[:1]:
                 parts = {"model": network, "data": {"digest": data.digest}, "attack": chosen}
                 settings = {"rows_version": ROWS_VERSION, **parts, "seed": seed, **_execution_settings(workshop)}
                 specs = (model_spec, data_spec, attack_spec)
-                yield Cell(suite.name, *specs, seed, suite.batch_size, rows, rows * attack.passes, settings)
+                work = rows * attack.passes
+                yield Cell(suite.name, *specs, seed, suite.batch_size, rows, work, settings, surrogates)
+
+
+def _is_for(attack: AttackSpec, model: ModelSpec, suite: Suite) -> bool:
+    """Return whether an attack is to be run on a model."""
+    labels = [spec.label for spec in suite.models]
+    for name in attack.models or ():
+        if name not in labels:
+            raise UserError(f"models: there is no '{name}' in this suite. {did_you_mean(name, labels)}")
+    return attack.models is None or model.label in attack.models
 
 
 def _check_fit(model: nn.Module, data: Data) -> None:
@@ -134,7 +153,7 @@ def _model_settings(spec: ModelSpec, data: DataSpec, model: nn.Module) -> dict[s
         options = trained_options(spec.use, data=data.use, weights=spec.weights, options=spec.options)
     else:
         options = model_options(name, spec.options)
-    return {"name": name, "options": options, "digest": weights_digest(model), **_plugin_code(MODELS, spec)}
+    return {"name": name, "options": options, "digest": weights_digest(model), **_plugin_code(MODELS, name)}
 
 
 def _execution_settings(workshop: Workshop) -> dict[str, Any]:
@@ -143,19 +162,41 @@ def _execution_settings(workshop: Workshop) -> dict[str, Any]:
     return {"execution": on} if on else {}
 
 
+def _surrogates(attack: Attack, suite: Suite) -> dict[str, ModelSpec]:
+    """Return the models an attack crafts on: those that the suite calls so, else those of the zoo."""
+    own = {spec.label: spec for spec in suite.models}
+    return {name: own.get(name) or ModelSpec(use=name) for name in attack.surrogates}
+
+
+def _surrogate_settings(surrogates: dict[str, ModelSpec], data: DataSpec, workshop: Workshop) -> dict[str, Any]:
+    found = [_model_settings(spec, data, workshop.model(spec, data)) for spec in surrogates.values()]
+    return {"surrogates": found} if found else {}
+
+
 def _attack_settings(spec: AttackSpec, attack: Attack, data: Data) -> dict[str, Any]:
     options = validate_options(ATTACKS.entry(spec.use).factory, spec.options, where=f"attack '{spec.use}'")
     targets = None if spec.goal == "untargeted" else attack.aim.targets(data.class_names)
     wanted = {"goal": spec.goal, "targets": targets, "norm": spec.norm, "unit": spec.unit}
     sweep = [budget.eps for budget in attack.budgets]
-    return {"name": spec.use, "options": options, **wanted, "eps": sweep, **_plugin_code(ATTACKS, spec)}
+    limit = {"max_queries": spec.max_queries} if spec.max_queries else {}
+    made_of = {"parts": [_part_settings(part) for part in attack.parts]} if attack.parts else {}
+    code = _plugin_code(ATTACKS, spec.use)
+    return {"name": spec.use, "options": options, **wanted, "eps": sweep, **limit, **made_of, **code}
 
 
-def _plugin_code(registry: Registry[Any], spec: Spec) -> dict[str, str]:
-    """Return the digest of a plugin's file, so that editing it makes new cells; nothing for built-in ones."""
-    entry = registry.entry(spec.use.partition(":")[0])
+def _part_settings(part: Attack) -> dict[str, Any]:
+    """Return what decides an attack inside another one."""
+    settings = part.settings or {"name": part.name}
+    inner = {"parts": [_part_settings(inner) for inner in part.parts]} if part.parts else {}
+    return {**settings, **inner, **_plugin_code(ATTACKS, settings["name"])}
+
+
+def _plugin_code(registry: Registry[Any], name: str) -> dict[str, str]:
+    """Return what tells the code of a plugin or a library from its next version; nothing for our own."""
+    entry = registry.entry(name.partition(":")[0])
     if entry.built_in:
-        return {}
+        library, dot, _ = name.partition(".")
+        return {"library": importlib.metadata.version(library)} if dot else {}
     try:
         code = inspect.getsource(inspect.getmodule(entry.factory) or entry.factory)
     except (OSError, TypeError):

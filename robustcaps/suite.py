@@ -83,11 +83,24 @@ class DataSpec(Spec):
 class AttackSpec(Spec):
     """An attack, its budgets and its aim."""
 
+    @property
+    def label(self) -> str:
+        """What tables and figures call it; one that crafts on another model is called after that, too."""
+        surrogate = self.options.get("surrogate", "")
+        models = "+".join(map(str, surrogate)) if isinstance(surrogate, list) else str(surrogate)
+        return self.name or f"{self.use} {models}".strip()
+
     eps: Annotated[Sweep | None, BeforeValidator(_as_list)] = None
     norm: Literal["linf", "l2"] = "linf"
     unit: Literal["pixel", "std"] = "pixel"
     goal: Literal["untargeted", "targeted"] = "untargeted"
     target: int | str | None = None
+    models: Annotated[list[str], Field(min_length=1)] | None = None
+    """The models it is for, by the names that tables give them; all by default."""
+    max_queries: Annotated[int, Field(ge=1)] | None = None
+    """How often it may ask the attacked model about a sample, for each eps."""
+    time_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """How many seconds a cell may take; by default an hour for a plugin's attack, and any time for a built-in one."""
 
 
 class FigureSpec(BaseModel):

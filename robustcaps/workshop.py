@@ -101,7 +101,7 @@ class Workshop:
         """Return the attack of a spec, with its budgets and its aim."""
 
         def make() -> Attack:
-            fields = spec.model_dump(include={"eps", "norm", "unit", "goal", "target"})
+            fields = spec.model_dump(include={"eps", "norm", "unit", "goal", "target", "max_queries"})
             return load_attack(spec.use, name=spec.label, **fields, **spec.options)
 
         kind: type[Attack] = Attack  # type: ignore[type-abstract]
@@ -114,7 +114,7 @@ class Workshop:
                 made = make()
             except UserError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise UserError(f"{key[0]} '{key[1]}' cannot be made: {type(error).__name__}: {error}") from error
             if not isinstance(made, kind):
                 raise UserError(f"{key[0]} '{key[1]}' is a {type(made).__name__}, not a {kind.__name__}.")
