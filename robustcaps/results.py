@@ -10,11 +10,12 @@ from typing import Any
 
 import pandas as pd
 
+from robustcaps.breakdowns import distances, target_matrix, transfer_matrix
 from robustcaps.errors import UserError
 from robustcaps.files import write_atomically
 from robustcaps.model_table import models_markdown, tabulate_models
 from robustcaps.store import Store
-from robustcaps.tables import summarise, violations
+from robustcaps.tables import summarise, violations, with_worst_case
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,24 @@ def read_rows(out: Path) -> pd.DataFrame:
 
 def write_table(out: Path) -> tuple[pd.DataFrame, Path]:
     """Sum up the rows, write table.csv and return both."""
-    table = summarise(read_rows(out))
+    table = summarise(with_worst_case(read_rows(out)))
     path = out / "table.csv"
     write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
     return table, path
+
+
+def write_breakdowns(out: Path) -> list[Path]:
+    """Write transfer.csv, targets.csv and distances.csv, each where the run has something to say about it."""
+    rows, written = read_rows(out), []
+    for name, breakdown in (("transfer", transfer_matrix), ("targets", target_matrix), ("distances", distances)):
+        path = out / f"{name}.csv"
+        table = breakdown(rows)
+        if table.empty:
+            path.unlink(missing_ok=True)
+            continue
+        write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
+        written.append(path)
+    return written
 
 
 def write_models(out: Path) -> list[Path]:
@@ -83,7 +98,8 @@ def write_report(out: Path) -> Path:
     from robustcaps.report import render_report  # noqa: PLC0415  jinja2 is needed here only
 
     rows = read_rows(out)
-    page = render_report(read_record(out), summarise(rows), violations(rows), sorted((out / "figures").glob("*.svg")))
+    table = summarise(with_worst_case(rows))
+    page = render_report(read_record(out), table, violations(rows), sorted((out / "figures").glob("*.svg")))
     path = out / "report.html"
     write_atomically(path, page)
     return path
@@ -96,7 +112,8 @@ def _write_figures(out: Path, published: bool, formats: tuple[str, ...]) -> Iter
     folder.mkdir(exist_ok=True)
     for old in (*folder.glob("*.png"), *folder.glob("*.svg")):
         old.unlink()
-    for name, figure in draw_all(summarise(read_rows(out)), published=published):
+    rows = read_rows(out)
+    for name, figure in draw_all(summarise(with_worst_case(rows)), rows, published=published):
         for ending in formats:
             path = folder / f"{name}.{ending}"
             save(figure, path)

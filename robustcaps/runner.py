@@ -18,12 +18,13 @@ import pandas as pd
 
 from robustcaps import training
 from robustcaps.devices import pick_device
-from robustcaps.engines import Listener, Outcome, pick_engine
+from robustcaps.engines import Listener, pick_engine
 from robustcaps.execution import Execution
 from robustcaps.files import write_atomically
 from robustcaps.models.zoo import model_options, trained_card
+from robustcaps.outcome import Outcome
 from robustcaps.plan import Cell, make_plan
-from robustcaps.results import write_figures, write_models, write_report, write_table
+from robustcaps.results import write_breakdowns, write_figures, write_models, write_report, write_table
 from robustcaps.store import Store
 from robustcaps.suite import DataSpec, ModelSpec, Suite, load_suite
 from robustcaps.trained import train_models
@@ -105,14 +106,15 @@ def run(
             tuple(untrained),
         )
     table, table_file = write_table(store.folder)
+    tables = (table_file, *write_breakdowns(store.folder), *write_models(store.folder))
     drawings = write_figures(store.folder)
-    files = (table_file, *write_models(store.folder), *drawings, write_report(store.folder), store.folder / "run.json")
+    files = (*tables, *drawings, write_report(store.folder), store.folder / "run.json")
     return Run(store.folder, table, len(missing), len(finished), tuple(failures), files, tuple(untrained))
 
 
 def _keep(store: Store, outcome: Outcome) -> None:
     if outcome.rows is None:
-        store.save_failure(outcome.cell, outcome.trace)
+        store.save_failure(outcome.cell, outcome.violation, outcome.trace)
     else:
         store.save(outcome.cell, outcome.rows, outcome.seconds)
 
@@ -150,9 +152,10 @@ def _model_record(spec: ModelSpec, data: DataSpec) -> dict[str, Any]:
 
 
 def _cell_record(cell: Cell, store: Store) -> dict[str, Any]:
-    status = "finished" if store.has(cell) else "failed" if store.has_failed(cell) else "unfinished"
+    violation = store.violation(cell)
+    status = "finished" if store.has(cell) else "failed" if violation else "unfinished"
     words = {"id": cell.id, "label": cell.label, "names": cell.names, "settings": cell.settings}
-    return {**words, "status": status, "seconds": store.seconds(cell)}
+    return {**words, "status": status, "violation": violation, "seconds": store.seconds(cell)}
 
 
 def versions() -> dict[str, str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from robustcaps.statistics import wilson
 
 KEYS = ["suite", "data", "model", "attack", "goal", "norm", "unit", "eps"]
 RATES = ("accuracy", "success")
+COSTS = ("forwards", "backwards", "queries")
+WORST_CASE = "worst case of all"
+"""What the per-sample worst case over all attacks of a table is called."""
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
@@ -15,7 +19,8 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
 
     accuracy: share predicted as labelled under the attack; success: share where the attack reached its goal.
     A sample's rows (several targets or seeds) are averaged first and count once, so n is the number of samples and
-    Wilson's interval does not pretend to more. forwards and backwards are means per sample; invalid counts rows.
+    Wilson's interval does not pretend to more. forwards, backwards and queries are means per sample; invalid counts
+    rows.
     """
     if rows.empty:
         raise ValueError("there are no rows to sum up.")
@@ -27,17 +32,43 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
             accuracy=("accuracy", "mean"),
             success=("success", "mean"),
             invalid=("invalid", "sum"),
-            forwards=("forwards", "sum"),
-            backwards=("backwards", "sum"),
+            **{cost: (cost, "sum") for cost in COSTS},
         )
         .reset_index()
     )
-    for cost in ("forwards", "backwards"):
+    for cost in COSTS:
         table[cost] = table[cost] / table["n"]
     for rate in RATES:
         table[f"{rate}_low"], table[f"{rate}_high"] = wilson(table[rate] * table["n"], table["n"])
     intervals = [f"{rate}{end}" for rate in RATES for end in ("", "_low", "_high")]
-    return table[[*KEYS, "n", *intervals, "invalid", "forwards", "backwards"]]
+    return table[[*KEYS, "n", *intervals, "invalid", *COSTS]]
+
+
+def with_worst_case(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows, and after those of each model its worst case where it has several attacks: the headline."""
+    parts = []
+    for _, part in rows.groupby(["suite", "data", "model"], sort=False):
+        parts.append(part)
+        for _, group in part[part["eps"] > 0].groupby(["goal", "norm", "unit"], sort=False):
+            if len(set(group["attack"])) > 1:
+                parts.append(_worst_case(group))
+    return pd.concat(parts, ignore_index=True) if parts else rows
+
+
+def _worst_case(group: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per (sample, target, eps) that is fooled if any attack fooled the sample at that eps or less."""
+    sample = ["index", "target"]
+    fooled = group.pivot_table(index=sample, columns="eps", values="fooled", aggfunc="max").astype(float)
+    fooled = fooled.sort_index(axis=1).cummax(axis=1).ffill(axis=1).fillna(0.0) > 0
+    held = group.sort_values(["fooled", "eps"], ascending=[False, True], kind="stable").drop_duplicates(sample)
+    wide = fooled.melt(ignore_index=False, value_name="fooled").reset_index()
+    worst = wide.merge(held.drop(columns=["eps", "fooled"]), on=sample)
+    worst["adv_pred"] = worst["adv_pred"].where(worst["fooled"], worst["clean_pred"])
+    spent = worst[sample].merge(group.groupby(sample)[list(COSTS)].sum().reset_index(), on=sample, how="left")
+    first = worst["eps"] == worst["eps"].min()
+    for cost in COSTS:
+        worst[cost] = np.where(first, spent[cost], 0.0)
+    return worst.assign(attack=WORST_CASE, valid=True, violation="", surrogate="", seed=0)[list(group.columns)]
 
 
 def markdown(table: pd.DataFrame, goal: str) -> str:

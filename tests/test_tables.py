@@ -3,17 +3,21 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from robustcaps.breakdowns import distances, target_matrix, transfer_matrix
 from robustcaps.figures import draw_all, save
+from robustcaps.figures.curves import draw_all_curves
 from robustcaps.published import attack_curves
 from robustcaps.statistics import wilson
-from robustcaps.tables import markdown, summarise, violations
+from robustcaps.tables import WORST_CASE, markdown, summarise, violations, with_worst_case
 
 
 def rows(**columns):
     fixed = {"suite": "s", "data": "d", "model": "m", "attack": "a", "norm": "linf", "unit": "pixel", "seed": 0}
     frame = pd.DataFrame(columns)
     defaults = {"goal": "untargeted", "eps": 0.1, "target": -1, "valid": True, "violation": "", "forwards": 2.0}
-    for name, value in {**fixed, **defaults, "backwards": 1.0}.items():
+    costs = {"backwards": 1.0, "queries": 2.0, "linf": 0.1, "l2": 1.0}
+    kind = {"surrogate": "", "closest": False, "clean_pred": 0}
+    for name, value in {**fixed, **defaults, **costs, **kind}.items():
         if name not in frame:
             frame[name] = value
     return frame
@@ -25,7 +29,7 @@ def test_accuracy_success_interval_and_cost():
     low, high = wilson(2, 4)
     assert (line["n"], line["accuracy"], line["success"], line["invalid"]) == (4, 0.5, 0.5, 0)
     assert (line["accuracy_low"], line["accuracy_high"]) == pytest.approx((float(low), float(high)))
-    assert (line["forwards"], line["backwards"]) == (2, 1)
+    assert (line["forwards"], line["backwards"], line["queries"]) == (2, 1, 2)
 
 
 def test_several_targets_of_a_sample_count_once():
@@ -58,7 +62,7 @@ def test_markdown_keeps_norms_apart():
 
 def test_figures_have_a_colour_for_every_model():
     many = pd.concat([sweep("untargeted").assign(model=f"m{k}") for k in range(12)])
-    ((_, figure),) = draw_all(many.assign(norm="l2"), published=True)
+    ((_, figure),) = draw_all_curves(many.assign(norm="l2"), published=True)
     assert len({line.get_color() for line in figure.axes[0].lines}) == 12  # and no published curve: they are linf
 
 
@@ -89,7 +93,7 @@ def sweep(goal):
 @pytest.mark.parametrize("published", [False, True])
 def test_figures_show_every_curve_with_its_band(published):
     table = pd.concat([sweep("untargeted"), sweep("targeted")])
-    figures = dict(draw_all(table, published=published))
+    figures = dict(draw_all_curves(table, published=published))
     assert list(figures) == ["accuracy", "targeted"]
     for figure in figures.values():
         axis = figure.axes[0]
@@ -102,7 +106,7 @@ def test_figures_show_every_curve_with_its_band(published):
 
 def test_a_figure_is_always_the_same_bytes(tmp_path):
     for name in ("one", "two"):
-        ((_, figure),) = draw_all(sweep("untargeted"))
+        ((_, figure),) = draw_all_curves(sweep("untargeted"))
         for ending in ("png", "svg"):
             save(figure, tmp_path / f"{name}.{ending}")
     for ending in ("png", "svg"):
@@ -111,7 +115,7 @@ def test_a_figure_is_always_the_same_bytes(tmp_path):
 
 def test_a_single_eps_is_no_curve():
     table = sweep("untargeted")
-    assert list(draw_all(table[table["eps"] == 0.1])) == []
+    assert list(draw_all_curves(table[table["eps"] == 0.1])) == []
 
 
 def test_published_curves_are_the_papers():
@@ -120,3 +124,87 @@ def test_published_curves_are_the_papers():
     assert len(accuracy) == 19
     success = attack_curves("targeted").set_index(["model", "attack", "eps"])["value"]
     assert success["CNN", "bim", 0.25] == 0.84 and success["matrix capsules", "fgsm", 0.0] == 0.2
+
+
+def attacked(attack, eps, fooled, **more):
+    """Four samples of class 0, the last of which is misclassified anyway."""
+    predictions = [1 if hit else 0 for hit in fooled]
+    names = {"attack": attack, "eps": eps, "clean_pred": [0, 0, 0, 1], **more}
+    return rows(index=range(4), label=[0] * 4, adv_pred=predictions, fooled=fooled, **names)
+
+
+def test_the_worst_case_is_per_sample_over_attacks_and_smaller_eps():
+    frame = pd.concat(
+        [
+            attacked("one", 0.1, [True, False, False, True]),
+            attacked("one", 0.2, [False, False, False, True]),
+            attacked("two", 0.2, [False, True, False, True]),
+            attacked("clean", 0.0, [False, False, False, True]),
+        ]
+    )
+    table = summarise(with_worst_case(frame)).set_index(["attack", "eps"])
+    assert table.loc[WORST_CASE, "accuracy"].to_dict() == {0.1: 0.5, 0.2: 0.25}
+    assert table.loc[WORST_CASE, "forwards"].sum() == 6  # what the three rows of a sample cost
+    assert table.loc[(WORST_CASE, 0.2), "success"] == 0.75
+
+
+def test_one_attack_has_no_worst_case():
+    frame = attacked("one", 0.1, [True] * 4)
+    assert with_worst_case(frame).equals(frame)
+
+
+def test_invalid_rows_are_no_worst_case():
+    cheat = attacked("cheat", 0.1, [False, False, False, True], valid=False, violation="outside-ball")
+    table = summarise(with_worst_case(pd.concat([cheat, attacked("one", 0.1, [False, False, False, True])])))
+    assert table.set_index("attack").loc[WORST_CASE, "accuracy"] == 0.75
+
+
+def test_transfer_is_a_line_per_surrogate_and_model():
+    frame = pd.concat(
+        [
+            attacked("transfer a", 0.1, [True, True, False, True], surrogate="a", model="b"),
+            attacked("transfer a", 0.1, [False, True, False, True], surrogate="a", model="c"),
+            attacked("fgsm", 0.1, [True] * 4, model="c"),
+        ]
+    )
+    matrix = transfer_matrix(frame).set_index(["surrogate", "model"])["success"]
+    assert matrix.to_dict() == {("a", "b"): 0.75, ("a", "c"): 0.5}
+
+
+def test_targets_are_a_matrix_of_classes():
+    frame = rows(
+        index=[0, 1, 0, 1],
+        label=[0, 1, 0, 1],
+        target=[0, 0, 1, 1],
+        adv_pred=[0, 1, 1, 1],
+        fooled=[True, False, True, True],
+        goal="targeted",
+    )
+    matrix = target_matrix(frame).set_index(["label", "target"])["success"]
+    assert matrix.to_dict() == {(0, 0): 1.0, (1, 0): 0.0, (0, 1): 1.0, (1, 1): 1.0}
+
+
+def test_distances_count_every_sample_once_at_its_smallest():
+    near = attacked("cw", 1.0, [True, True, False, True], norm="l2", closest=True, l2=[0.5, 0.7, 0.0, 0.0])
+    far = attacked("cw", 2.0, [True, True, True, True], norm="l2", closest=True, l2=[0.5, 0.7, 1.5, 0.0])
+    line = distances(pd.concat([near, far, attacked("fgsm", 0.1, [True] * 4)])).iloc[0]
+    assert (line["attack"], line["n"], line["found"]) == ("cw", 4, 1.0)
+    assert (line["quartile_low"], line["median"], line["quartile_high"]) == (0.0, 0.5, 0.7)
+    assert distances(near).iloc[0]["quartile_high"] == 0.7 and distances(near).iloc[0]["found"] == 0.75
+
+
+def test_there_is_a_figure_for_all_that_was_found():
+    frame = pd.concat(
+        [
+            attacked("one", 0.1, [True, False, False, True]),
+            attacked("one", 0.2, [True, False, False, True]),
+            attacked("cw", 0.2, [True, True, False, True], closest=True),
+            attacked("transfer a", 0.2, [True, True, False, True], surrogate="a"),
+            attacked("aimed", 0.2, [True, True, False, True], goal="targeted", target=1),
+        ]
+    )
+    figures = dict(draw_all(summarise(with_worst_case(frame)), frame))
+    assert list(figures) == ["accuracy", "cost", "distances", "transfer", "targets"]
+    (survivors,) = [line for line in figures["distances"].axes[0].lines if len(line.get_xdata()) > 1]
+    assert survivors.get_ydata().tolist() == [1, 0.75, 0.5, 0.25]
+    assert [text.get_text() for text in figures["transfer"].axes[0].texts] == ["0.75"]

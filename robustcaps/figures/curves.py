@@ -1,10 +1,9 @@
-"""Figures of a summary table: what is drawn was computed before, and intervals are bands."""
+"""Rates against eps: what is drawn was computed before, and intervals are bands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -14,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from robustcaps.figures.style import STYLE, model_colours
 from robustcaps.published import SOURCE, attack_curves
 
-STYLE: Any = {"font.size": 10, "axes.titlesize": 11, "svg.hashsalt": "robustcaps", "svg.fonttype": "none"}
 DASHES = ["-", "--", ":", "-."]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 
@@ -38,8 +37,8 @@ CURVES = (
 )
 
 
-def draw_all(table: pd.DataFrame, *, published: bool = False) -> Iterator[tuple[str, Figure]]:
-    """Yield (name, figure) for everything the table has curves for."""
+def draw_all_curves(table: pd.DataFrame, *, published: bool = False) -> Iterator[tuple[str, Figure]]:
+    """Yield (name, figure) for every goal that the table has curves for."""
     for curve in CURVES:
         part = table[table["goal"] == curve.goal]
         swept = part.groupby(["data", "norm", "unit"], sort=False)["eps"].nunique()
@@ -47,18 +46,10 @@ def draw_all(table: pd.DataFrame, *, published: bool = False) -> Iterator[tuple[
             yield curve.name, draw_curves(part, curve, published=published)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the path's ending; the same figure always gives the same bytes."""
-    with mpl.rc_context(STYLE):
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else {})
-
-
 def draw_curves(part: pd.DataFrame, curve: Curve, *, published: bool = False) -> Figure:
     """Draw a rate against eps: a panel per dataset and norm, a colour per model, a line style per attack."""
     panels = list(part.groupby(["data", "norm", "unit"], sort=False))
-    models = list(part["model"].unique())
-    palette = sns.color_palette("colorblind" if len(models) <= 10 else "husl", len(models))
-    colours = dict(zip(models, palette, strict=True))
+    colours = model_colours(part)
     attacks = list(part["attack"].unique())
     style: Any = {**sns.axes_style("whitegrid"), **STYLE}
     with mpl.rc_context(style):
@@ -66,7 +57,7 @@ def draw_curves(part: pd.DataFrame, curve: Curve, *, published: bool = False) ->
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axis, ((data, norm, unit), panel) in zip(axes, panels, strict=True):
             for (model, attack), line in panel.groupby(["model", "attack"], sort=False):
-                _draw_line(axis, line.sort_values("eps"), curve.rate, colours[model], _style(attacks.index(attack)))
+                _draw_line(axis, line.sort_values("eps"), curve.rate, colours[model], line_style(attacks.index(attack)))
             if published and norm == "linf":
                 _draw_published(axis, curve.goal)
             _label(axis, str(data), str(norm), str(unit))
@@ -102,14 +93,15 @@ def _title(part: pd.DataFrame, curve: Curve) -> str:
     return f"{curve.title} (n = {n}; bands: Wilson 95 %)"
 
 
-def _style(position: int) -> dict[str, Any]:
+def line_style(position: int) -> dict[str, Any]:
+    """Return the dash and the marker of the attack at that position."""
     dash = DASHES[(position + position // len(MARKERS)) % len(DASHES)]
     return {"linestyle": dash, "marker": MARKERS[position % len(MARKERS)]}
 
 
-def _legend(colours: dict[str, Any], attacks: list[str], *, published: bool) -> list[Line2D]:
+def _legend(colours: dict[Any, Any], attacks: list[str], *, published: bool) -> list[Line2D]:
     handles = [Line2D([], [], color=colour, linewidth=3, label=model) for model, colour in colours.items()]
-    handles += [Line2D([], [], color="0.2", label=name, **_style(place)) for place, name in enumerate(attacks)]
+    handles += [Line2D([], [], color="0.2", label=name, **line_style(place)) for place, name in enumerate(attacks)]
     if published:
         shades = (("CNN", "0.25"), ("matrix capsules", "0.6"))
         handles += [Line2D([], [], color=shade, marker="x", label=f"{name}, published*") for name, shade in shades]

@@ -1,0 +1,68 @@
+"""Heat maps: from which model to which images transfer, and which class can be turned into which."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from robustcaps.figures.style import STYLE
+
+COLUMNS = 4
+"""How many heat maps stand side by side."""
+
+
+def draw_transfer_map(matrix: pd.DataFrame) -> Figure:
+    """Draw the share of images crafted on a surrogate (rows) that fool a model (columns), at the largest eps."""
+    panels = list(_largest(matrix, ["data", "norm", "unit"]).groupby(["data", "norm", "unit", "eps"], sort=False))
+    with mpl.rc_context(STYLE):
+        figure, axes = _grid(len(panels), 5.2, 0.8 + 0.55 * max(part["attack"].nunique() for _, part in panels) + 1.6)
+        for axis, ((data, norm, _, eps), part) in zip(axes, panels, strict=True):
+            _heat(axis, part, rows="attack", columns="model")
+            axis.set_title(f"{data}, eps {eps:g} ({norm})")
+            axis.set_ylabel("crafted on")
+            axis.set_xlabel("tried on")
+        figure.suptitle("Transfer: share fooled")
+    return figure
+
+
+def draw_target_maps(matrix: pd.DataFrame) -> Figure:
+    """Draw how often a targeted attack turns a class (rows) into another (columns), at the largest eps of each."""
+    keys = ["data", "model", "attack", "norm", "unit"]
+    panels = list(_largest(matrix, keys).groupby([*keys, "eps"], sort=False))
+    with mpl.rc_context(STYLE):
+        figure, axes = _grid(len(panels), 3.4, 3.3)
+        for axis, ((data, model, attack, norm, _, eps), part) in zip(axes, panels, strict=True):
+            _heat(axis, part, rows="label", columns="target")
+            axis.set_title(f"{model}, {data}\n{attack}, eps {eps:g} ({norm})")
+        figure.suptitle("Targeted: share of a class (row) predicted as the target (column)")
+    return figure
+
+
+def _largest(matrix: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Return the lines of the largest eps within each group."""
+    return matrix[matrix["eps"] == matrix.groupby(keys)["eps"].transform("max")]
+
+
+def _grid(panels: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    columns = min(panels, COLUMNS)
+    rows = math.ceil(panels / columns)
+    figure = Figure(figsize=(width * columns, height * rows + 0.4), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for spare in axes[panels:]:
+        spare.set_axis_off()
+    return figure, axes[:panels]
+
+
+def _heat(axis: Axes, part: pd.DataFrame, *, rows: str, columns: str) -> None:
+    shares: Any = part.pivot_table(index=rows, columns=columns, values="success", sort=False)
+    if pd.api.types.is_numeric_dtype(shares.index):
+        shares = shares.sort_index().sort_index(axis=1)
+    look = {"vmin": 0, "vmax": 1, "cmap": "rocket_r", "annot": True, "fmt": ".2f", "cbar": False, "linewidths": 0.5}
+    sns.heatmap(shares, ax=axis, annot_kws={"size": 8}, **look)
+    axis.tick_params(axis="y", rotation=0)

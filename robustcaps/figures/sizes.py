@@ -1,0 +1,44 @@
+"""How large a perturbation has to be: the share of samples that withstand every smaller one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from robustcaps.figures.curves import line_style
+from robustcaps.figures.style import STYLE, model_colours
+
+
+def draw_sizes(sizes: pd.DataFrame) -> Figure:
+    """Draw, for every attack that minimises, the share of samples not fooled by a perturbation of some size or less."""
+    panels = list(sizes.groupby(["data", "norm"], sort=False))
+    colours, attacks = model_colours(sizes), list(sizes["attack"].unique())
+    style: Any = {**sns.axes_style("whitegrid"), **STYLE}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(4.6 * len(panels) + 2.6, 4.0), layout="constrained")
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for axis, ((data, norm), panel) in zip(axes, panels, strict=True):
+            for (model, attack), part in panel.groupby(["model", "attack"], sort=False):
+                found = np.sort(part.loc[np.isfinite(part["size"]), "size"].to_numpy())
+                left = 1 - np.arange(len(found) + 1) / len(part)
+                dash = line_style(attacks.index(attack))["linestyle"]
+                axis.step([0.0, *found], left, where="post", color=colours[model], linestyle=dash)
+                if len(found) >= len(part) / 2:
+                    axis.plot(found[(len(part) + 1) // 2 - 1], 0.5, marker="o", markersize=5, color=colours[model])
+            axis.set_title(str(data))
+            axis.set_xlabel(f"size of the smallest perturbation ({norm})")
+            axis.set_ylim(-0.02, 1.02)
+            axis.set_xlim(left=0)
+        axes[0].set_ylabel("share of samples not fooled")
+        figure.suptitle("Smallest perturbations (dots: medians)")
+        handles = [Line2D([], [], color=colour, linewidth=3, label=model) for model, colour in colours.items()]
+        dashes = [(name, line_style(place)["linestyle"]) for place, name in enumerate(attacks)]
+        handles += [Line2D([], [], color="0.2", linestyle=dash, label=name) for name, dash in dashes]
+        figure.legend(handles=handles, loc="outside right center", frameon=False)
+    return figure

@@ -1,0 +1,25 @@
+"""What all figures share: type, colours, and how they are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+STYLE: Any = {"font.size": 10, "axes.titlesize": 11, "svg.hashsalt": "robustcaps", "svg.fonttype": "none"}
+
+
+def model_colours(table: pd.DataFrame) -> dict[Any, Any]:
+    """Return a colour for every model of a table."""
+    models = list(table["model"].unique())
+    return dict(zip(models, sns.color_palette("colorblind" if len(models) <= 10 else "husl", len(models)), strict=True))
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure in the format of the path's ending; the same figure always gives the same bytes."""
+    with mpl.rc_context(STYLE):
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else {})
