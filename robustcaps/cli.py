@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from robustcaps.errors import UserError
+from robustcaps.errors import PluginFailed, UserError
 from robustcaps.suite import LARGEST_SEED
 
 app = typer.Typer(
@@ -22,7 +22,9 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Datasets as files.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-console = Console()
+new_app = typer.Typer(help="Files to start a plugin of your own from.", no_args_is_help=True)
+app.add_typer(new_app, name="new")
+console = Console(emoji=False)  # cnn:a: is a name
 
 SuiteFile = Annotated[Path, typer.Argument(help="A suite: a TOML file such as benchmarks/quick.toml.")]
 OutFolder = Annotated[Path, typer.Argument(help="The out folder of a run.")]
@@ -45,7 +47,7 @@ Settings = Annotated[
 def run(
     suite: SuiteFile,
     out: Annotated[Path | None, typer.Option(help="Where results go.", show_default="out/<name of the suite>")] = None,
-    engine: Annotated[str, typer.Option(help="local (this process) or ray.")] = "local",
+    engine: Annotated[str, typer.Option(help="local (this machine) or ray.")] = "local",
     device: Device = "auto",
     data_dir: DataDir = None,
     plugin: Plugins = None,
@@ -83,7 +85,7 @@ def run(
         console.print(f"[red]not trained[/]: {escape(reason)}", soft_wrap=True, highlight=False)
     if result.failures:
         for failure in result.failures:
-            console.print(f"[red]failed[/]: {escape(failure.cell.label)}: {escape(failure.reason)}", soft_wrap=True)
+            console.print(show.failure_line(failure), soft_wrap=True, highlight=False)
         console.print(
             f"{len(result.failures)} cells failed; their tracebacks are in {result.out}/cells/*.failed.json. "
             "Retry just these with the same command.",
@@ -111,18 +113,21 @@ def check(suite: SuiteFile, device: Device = "auto", data_dir: DataDir = None, p
     for cell in cells:
         console.print(f"{cell.id}  {escape(cell.label)}: {cell.rows} rows", soft_wrap=True, highlight=False)
     rows, passes = sum(cell.rows for cell in cells), sum(cell.work for cell in cells)
-    console.print(f"{suite}: fine. {len(cells)} cells, {rows:,} rows, about {passes:,.0f} forward passes at most.")
+    console.print(
+        f"{suite}: fine. {len(cells)} cells, {rows:,} rows, about {passes:,.0f} forward passes at most.", soft_wrap=True
+    )
 
 
 @app.command("list")
 def list_things(
-    what: Annotated[str, typer.Argument(help="models, datasets, attacks, or all.")] = "all",
+    what: Annotated[str, typer.Argument(help="models, datasets, attacks, diagnostics, or all.")] = "all",
+    pattern: Annotated[str, typer.Argument(help="Only names like this, e.g. 'foolbox.*'.", show_default="all")] = "*",
     plugin: Plugins = None,
 ) -> None:
-    """List models, datasets and attacks, with their options."""
+    """List models, datasets, attacks and diagnostics, with their options."""
     from robustcaps.console_lists import show_lists
 
-    show_lists(console, what, plugin or [])
+    show_lists(console, what, pattern, plugin or [])
 
 
 @app.command()
@@ -152,6 +157,8 @@ def attack(
     from robustcaps import console as show
     from robustcaps.evaluation import evaluate
     from robustcaps.execution import Execution
+    from robustcaps.outcome import explain
+    from robustcaps.registry import ATTACKS
     from robustcaps.suite import AttackSpec, DataSpec, ModelSpec, parse_spec
     from robustcaps.tables import summarise, violations
     from robustcaps.workshop import Setting, Workshop
@@ -168,8 +175,13 @@ def attack(
     with show.RunBars(console) as bars:
         samples = workshop.data(data_spec, bars.loading)
         progress = bars.counting(f"{model} / {data} / {use}")
-        names = {"model_name": model, "suite": "attack"}
-        found = evaluate(network, samples, made, seed=seed, batch_size=batch_size, progress=progress, **names)
+        names: dict[str, Any] = {"model_name": model, "suite": "attack"}
+        try:
+            found = evaluate(network, samples, made, seed=seed, batch_size=batch_size, progress=progress, **names)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, UserError) or ATTACKS.entry(use).built_in:
+                raise
+            raise PluginFailed(explain(error, use)) from error
     show.show_summary(console, summarise(found))
     show.show_violations(console, violations(found))
     if rows is not None:
@@ -326,6 +338,22 @@ def report(out: OutFolder) -> None:
     show.show_files(console, [write_report(out)])
 
 
+@new_app.command("attack")
+def new_attack(
+    name: Annotated[str, typer.Argument(help="What it will be called, e.g. my-attack.")],
+    folder: Annotated[Path, typer.Option(help="Where the two files go.")] = Path(),
+) -> None:
+    """Write a working attack of your own and a test for it, to be changed at will."""
+    from robustcaps import console as show
+    from robustcaps.scaffold import write_attack
+
+    plugin, test = write_attack(name, folder)
+    show.show_files(console, [plugin, test])
+    console.print("Try them:")
+    for command in (f"robustcaps attack cnn-small {name} --plugin {plugin}", f"python -m pytest {test}"):
+        console.print(f"  {command}", soft_wrap=True, highlight=False)
+
+
 @data_app.command("export")
 def data_export(
     folder: Annotated[Path, typer.Argument(help="Where the files go.")],
@@ -376,15 +404,20 @@ def _assignments(settings: list[str] | None) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the command line; what a user got wrong is one line on stderr and exit code 2."""
+    """Run the command line; what a user got wrong is one line on stderr and exit code 2, what a plugin did, 1."""
     try:
         app()
     except UserError as error:
-        Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        Console(stderr=True, emoji=False).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
     except OSError as error:
-        Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        Console(stderr=True, emoji=False).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
+    except PluginFailed as error:
+        Console(stderr=True, emoji=False).print(
+            f"[red]failed[/]: {escape(str(error))}", soft_wrap=True, highlight=False
+        )
+        sys.exit(1)
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; the same command goes on where it stopped.")
+        Console(stderr=True, emoji=False).print("interrupted; the same command goes on where it stopped.")
         sys.exit(130)

@@ -16,12 +16,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from robustcaps import engines, training
-from robustcaps.engines import Outcome
+from robustcaps.outcome import Outcome
 from robustcaps.plan import Cell
 
 
 def _bars(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     return Progress(*columns, *times, console=console, transient=True)
 
@@ -70,7 +70,7 @@ class RunBars(_Bars, engines.Listener):
 
     def counting(self, description: str) -> Callable[[int, int], None]:
         """Return a callback that shows (done, total) as one bar."""
-        task = self.bars.add_task(escape(description))
+        task = self.bars.add_task(description)
         return lambda done, total: self.bars.update(task, completed=done, total=total)
 
     def run_started(self, cells: Sequence[Cell], finished: Sequence[Cell]) -> None:
@@ -81,7 +81,7 @@ class RunBars(_Bars, engines.Listener):
             self.overall = self.bars.add_task("all cells", total=sum(cell.work for cell in cells))
 
     def cell_started(self, cell: Cell) -> None:
-        self.tasks[cell.id] = self.bars.add_task(escape(cell.label), total=cell.rows)
+        self.tasks[cell.id] = self.bars.add_task(cell.label, total=cell.rows)
 
     def cell_moved(self, cell: Cell, done: int) -> None:
         self.bars.update(self.tasks[cell.id], completed=done)
@@ -97,8 +97,13 @@ class RunBars(_Bars, engines.Listener):
         if self.overall is not None:
             self.bars.update(self.overall, completed=self.done)
         count = f"[{self.cells[0]}/{self.cells[1]}]"
-        word = "[red]failed[/]: " + escape(outcome.reason) if outcome.rows is None else f"{outcome.seconds:.1f} s"
-        self.console.print(f"{escape(count)} {escape(cell.label)}: {word}", soft_wrap=True, highlight=False)
+        line = failure_line(outcome) if outcome.rows is None else f"{escape(cell.label)}: {outcome.seconds:.1f} s"
+        self.console.print(f"{escape(count)} {line}", soft_wrap=True, highlight=False)
+
+
+def failure_line(outcome: Outcome) -> str:
+    """Return the name of a failure, its cell and its reason as one line, marked up."""
+    return f"[red]failed[/] ({outcome.violation}): {escape(f'{outcome.cell.label}: {outcome.reason}')}"
 
 
 SHOWN = ("loss", "train_accuracy", "validation_accuracy", "lr", "seconds")
@@ -116,13 +121,13 @@ class TrainBars(_Bars, training.Listener):
 
     def training(self, name: str) -> None:
         self._close()
-        self.name = f"{escape(name)}, "
+        self.name = f"{name}, "
 
     def started(self, epochs: int, steps: int, done: int) -> None:
         self.epochs = epochs
         self.task = self.bars.add_task(f"{self.name}training", total=epochs * steps, completed=done * steps)
         if done:
-            self.console.print(f"{self.name}{done} of {epochs} epochs are done already.")
+            self.console.print(f"{self.name}{done} of {epochs} epochs are done already.", markup=False)
 
     def step(self, epoch: int, step: int, steps: int, loss: float, lr: float) -> None:
         if self.task is not None:
@@ -134,7 +139,8 @@ class TrainBars(_Bars, training.Listener):
         shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in known.items())
         classes = len(str(metrics["predictions"]).split())
         shown += f", classes {metrics['predicted_classes']:.1f}/{classes}"
-        self.console.print(f"{self.name}epoch {epoch} of {self.epochs}: {shown}", soft_wrap=True, highlight=False)
+        line = f"{self.name}epoch {epoch} of {self.epochs}: {shown}"
+        self.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def finished(self) -> None:
         self._close()
@@ -175,7 +181,7 @@ def _rates(part: pd.DataFrame, rate: str, title: str) -> Table:
 def _print_whole(console: Console, grid: Table) -> None:
     """Print a table without cutting numbers off: what is wider than the terminal is left to it to wrap."""
     needed = Measurement.get(console, console.options.update(max_width=1000), grid).maximum
-    Console(file=console.file, width=max(needed, console.width)).print(grid)
+    Console(file=console.file, width=max(needed, console.width), emoji=False).print(grid)
 
 
 def _share(line: pd.Series, rate: str) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from robustcaps.cli import main
+from robustcaps.cli import console, main
 from robustcaps.models.zoo import WEIGHTS
 from robustcaps.runner import run
 
@@ -41,7 +41,9 @@ def test_a_run_leaves_everything_and_a_second_one_computes_nothing(cli, suite, p
     first = cli("run", suite, "--plugin", plugin, "--out", "o")
     assert first.returncode == 0, first.stderr
     out = tmp_path / "o"
-    assert {path.name for path in out.iterdir()} == {"cells", "table.csv", "figures", "report.html", "run.json"}
+    assert {path.name for path in out.iterdir()} == {
+        *("cells", "figures", "report.html", "run.json", "table.csv", "targets.csv")
+    }
     names = {f"{name}.{ending}" for name in ("accuracy", "targeted") for ending in ("png", "svg")}
     assert {path.name for path in (out / "figures").iterdir()} == names
     assert (
@@ -134,7 +136,8 @@ def test_a_failing_cell_does_not_stop_the_others(cli, suite, plugin, tmp_path):
     failures = list((tmp_path / "o" / "cells").glob("*.failed.json"))
     assert len(failures) == 2
     assert "Traceback" in json.loads(failures[0].read_text())["traceback"]
-    assert set(pd.read_csv(tmp_path / "o" / "table.csv")["attack"]) == {"clean", "fgsm", "pgd", "fgsm to every class"}
+    honest = {"clean", "fgsm", "pgd", "fgsm to every class", "worst case of all"}
+    assert set(pd.read_csv(tmp_path / "o" / "table.csv")["attack"]) == honest
     plugin.write_text(plugin.read_text().replace('raise RuntimeError("no luck")', "return images"))
     mended = cli("run", suite, "--plugin", plugin, "--out", "o")
     assert mended.returncode == 0, mended.stdout + mended.stderr
@@ -196,6 +199,15 @@ def test_lists_show_plugins_and_options(cli, plugin):
     result = cli("list", "attacks", "--plugin", plugin)
     assert result.returncode == 0 and "darken" in result.stdout and "share=1.0" in result.stdout
     assert "fgsm" in result.stdout and "Goodfellow" in result.stdout
+
+
+def test_lists_can_be_narrowed_down(cli):
+    result = cli("list", "attacks", "*gsm")
+    assert "fgsm" in result.stdout and "loss='ce'" in result.stdout and "bim" not in result.stdout
+
+
+def test_the_name_of_a_model_is_no_emoji():
+    assert str(console.render_str("cnn:a: 3")) == "cnn:a: 3"
 
 
 def test_attack_prints_one_table(cli, plugin, tmp_path):

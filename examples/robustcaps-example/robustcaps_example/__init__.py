@@ -1,0 +1,1 @@
+"""An attack, a model, a dataset and a diagnostic for robustcaps."""

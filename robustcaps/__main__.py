@@ -1,0 +1,5 @@
+"""`python -m robustcaps` does what `robustcaps` does."""
+
+from robustcaps.cli import main
+
+main()
