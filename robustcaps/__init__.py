@@ -16,15 +16,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from robustcaps.attacks import Attack, Budget, Targeted, Untargeted, attack, load_attack
-    from robustcaps.catalogue import dataset, list_attacks, list_datasets, list_models, model
+    from robustcaps.catalogue import dataset, list_attacks, list_datasets, list_diagnostics, list_models, model
     from robustcaps.data import load_data
     from robustcaps.data.base import Data
+    from robustcaps.detection import ReconstructionDetector, detect, detection_rates
+    from robustcaps.diagnostics import Finding, diagnose, diagnostic
     from robustcaps.errors import UserError
     from robustcaps.evaluation import evaluate
     from robustcaps.looks.draw import draw_perturbations, draw_reconstructions, draw_vote_distances
     from robustcaps.looks.reconstruction import perturb_capsule, reconstruct
     from robustcaps.looks.routing import vote_distances
     from robustcaps.models.zoo import build_model, load_model
+    from robustcaps.registry import load_plugin
     from robustcaps.runner import run
     from robustcaps.training import train
 
@@ -32,22 +35,30 @@ _HOMES = {
     "Attack": "attacks",
     "Budget": "attacks",
     "Data": "data.base",
+    "Finding": "diagnostics",
+    "ReconstructionDetector": "detection",
     "Targeted": "attacks",
     "Untargeted": "attacks",
     "UserError": "errors",
     "attack": "attacks",
     "build_model": "models.zoo",
     "dataset": "catalogue",
+    "detect": "detection",
+    "detection_rates": "detection",
+    "diagnose": "diagnostics",
+    "diagnostic": "diagnostics",
     "draw_perturbations": "looks.draw",
     "draw_reconstructions": "looks.draw",
     "draw_vote_distances": "looks.draw",
     "evaluate": "evaluation",
     "list_attacks": "catalogue",
     "list_datasets": "catalogue",
+    "list_diagnostics": "catalogue",
     "list_models": "catalogue",
     "load_attack": "attacks",
     "load_data": "data",
     "load_model": "models.zoo",
+    "load_plugin": "registry",
     "model": "catalogue",
     "perturb_capsule": "looks.reconstruction",
     "reconstruct": "looks.reconstruction",
@@ -60,22 +71,30 @@ __all__ = [
     "Attack",
     "Budget",
     "Data",
+    "Finding",
+    "ReconstructionDetector",
     "Targeted",
     "Untargeted",
     "UserError",
     "attack",
     "build_model",
     "dataset",
+    "detect",
+    "detection_rates",
+    "diagnose",
+    "diagnostic",
     "draw_perturbations",
     "draw_reconstructions",
     "draw_vote_distances",
     "evaluate",
     "list_attacks",
     "list_datasets",
+    "list_diagnostics",
     "list_models",
     "load_attack",
     "load_data",
     "load_model",
+    "load_plugin",
     "model",
     "perturb_capsule",
     "reconstruct",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robustcaps.registry import ATTACKS, DATASETS, MODELS
+from robustcaps.registry import ATTACKS, DATASETS, DIAGNOSTICS, MODELS
 
 model = MODELS.register
 """Decorator: register a factory (*, classes, channels, size, **options) -> nn.Module as a model."""
@@ -23,3 +23,8 @@ def list_datasets(pattern: str = "*") -> list[str]:
 def list_attacks(pattern: str = "*") -> list[str]:
     """Return the names of the attacks that match a wildcard pattern."""
     return ATTACKS.names(pattern)
+
+
+def list_diagnostics(pattern: str = "*") -> list[str]:
+    """Return the names of the diagnostics that match a wildcard pattern."""
+    return DIAGNOSTICS.names(pattern)
