@@ -25,8 +25,10 @@ perf: $(READY)           ## speed and memory against the textbook, side by side 
 	$(BIN)/python -m benchmarks.perf
 	$(BIN)/python benchmarks/readme.py
 
-results: $(READY)        ## the reference run that the README shows
+results: $(READY)        ## the reference runs that the README shows; about an hour
 	$(BIN)/robustcaps run benchmarks/quick.toml --out results/quick
+	$(BIN)/robustcaps run benchmarks/all-attacks.toml --out results/all-attacks
+	$(BIN)/robustcaps run benchmarks/ablation.toml --out results/ablation
 	$(BIN)/python benchmarks/readme.py
 
 clean:                   ## forget the environment

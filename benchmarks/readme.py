@@ -43,6 +43,28 @@ def weights() -> str:
     return "\n".join(lines)
 
 
+def attacks() -> str:
+    """Return the table of all attacks with their worst case, and its figure of the cost."""
+    folder = ROOT / "results" / "all-attacks"
+    table = pd.read_csv(folder / "table.csv")
+    parts = [
+        f"`robustcaps run benchmarks/all-attacks.toml` on {table['n'].max()} toys, accuracy in % (Wilson 95 %):",
+        "",
+    ]
+    untargeted = table[table["goal"] == "untargeted"]
+    for norm, part in untargeted.groupby("norm", sort=False):
+        parts += [f"eps in {norm}:", "", markdown(part, "untargeted")]
+    figures = {"accuracy against cost": "cost", "from which model to which": "transfer"}
+    return "\n".join(
+        [*parts, *(f"![{words}](results/all-attacks/figures/{name}.png)" for words, name in figures.items())]
+    )
+
+
+def passes() -> str:
+    """Return the passes of our sweeps and of other libraries', as `make perf` counted them."""
+    return (ROOT / "results" / "perf" / "passes.md").read_text(encoding="utf-8").rstrip()
+
+
 def perf() -> str:
     """Return the table that `make perf` wrote."""
     return (ROOT / "results" / "perf" / "table.md").read_text(encoding="utf-8").rstrip()
@@ -50,7 +72,13 @@ def perf() -> str:
 
 def filled(readme: str) -> str:
     """Return the README with its sections between `<!-- NAME -->` and `<!-- end -->` made anew."""
-    for name, section in (("results", results()), ("perf", perf()), ("weights", weights())):
+    for name, section in (
+        ("results", results()),
+        ("attacks", attacks()),
+        ("passes", passes()),
+        ("perf", perf()),
+        ("weights", weights()),
+    ):
         pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
         readme, count = re.subn(pattern, lambda found: found[1] + section + "\n" + found[2], readme, flags=re.DOTALL)  # noqa: B023
         if count != 1:

@@ -190,6 +190,48 @@ def attack(
 
 
 @app.command()
+def diagnose(
+    model: Annotated[str, typer.Argument(help="A model, e.g. cnn or cnn:b.")],
+    eps: Annotated[float, typer.Option(help="How far the attacks may go.")] = 0.1,
+    data: Annotated[str, typer.Option(help="A dataset.")] = "toys",
+    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    limit: Annotated[int | None, typer.Option(min=1, help="How many samples.")] = 200,
+    norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf",
+    loss: Annotated[str, typer.Option(help="What the attack in question climbs: ce, ce-scores or training.")] = "ce",
+    steps: Annotated[int, typer.Option(min=1, help="How many steps the attack in question takes.")] = 20,
+    check: Annotated[
+        list[str] | None, typer.Option(help="A diagnostic; repeatable.", show_default="all of them")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="A file of weights.", show_default="the shipped ones")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED)] = 0,
+    csv: Annotated[Path | None, typer.Option(help="Write the checks to this CSV file.")] = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    plugin: Plugins = None,
+) -> None:
+    """Tell whether a model's robust accuracy can be trusted, or whether it hides from gradient attacks."""
+    from robustcaps import console as show
+    from robustcaps.diagnostics import diagnose as examine
+    from robustcaps.suite import DataSpec, ModelSpec, parse_spec
+    from robustcaps.workshop import Setting, Workshop
+
+    if csv is not None and not csv.absolute().parent.is_dir():
+        raise UserError(f"--csv {csv}: there is no such folder.")
+    data_spec = parse_spec(DataSpec, {"use": data, "split": split, "limit": limit})
+    workshop = Workshop(Setting(data_dir, device, tuple(plugin or ())))
+    network = workshop.model(parse_spec(ModelSpec, {"use": model, "weights": weights}), data_spec)
+    attacked: dict[str, Any] = {"norm": norm, "loss": loss, "steps": steps}
+    with show.RunBars(console) as bars:
+        samples = workshop.data(data_spec, bars.loading)
+        progress = bars.counting(f"{model} / {data}")
+        verdict = examine(network, samples, eps, **attacked, checks=check, seed=seed, progress=progress)
+    show.show_verdict(console, verdict.summary, verdict.checks)
+    if csv is not None:
+        verdict.checks.to_csv(csv, index=False)
+        show.show_files(console, [csv])
+
+
+@app.command()
 def train(
     model: Annotated[str, typer.Argument(help="A model of the zoo, e.g. cnn.")],
     data: Annotated[str, typer.Option(help="A dataset.")] = "toys",

@@ -203,3 +203,15 @@ def show_files(console: Console, files: Sequence[Path]) -> None:
     console.print("Written:")
     for path in files:
         console.print(f"  {path}", soft_wrap=True, highlight=False)
+
+
+def show_verdict(console: Console, summary: str, checks: pd.DataFrame) -> None:
+    """Print what every check saw, what to do about what was flagged, and the verdict."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("check", "flag", "what was seen", "what to do"):
+        grid.add_column(name, no_wrap=name in ("check", "flag"))
+    for line in checks.itertuples():
+        flag = "[red]proof[/]" if line.proof else "[yellow]sign[/]" if line.flagged else ""
+        grid.add_row(escape(line.check), flag, escape(line.words), escape(line.remedy) if line.flagged else "")
+    console.print(grid)
+    console.print(summary, soft_wrap=True, highlight=False, markup=False)

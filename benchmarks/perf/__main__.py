@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from rich.console import Console
 
-from benchmarks.perf import contest, table
+from benchmarks.perf import contest, sweep, table
 from benchmarks.perf.drawing import measure_drawing
 from benchmarks.perf.memory import ROOT
-from benchmarks.perf.sweep import measure_sweep
 from benchmarks.perf.timing import IDLE, load_average
 from benchmarks.perf.zoo import measure_models
 
@@ -32,7 +31,10 @@ def main() -> None:
     (RESULTS / "table.md").write_text(table.markdown(measured), encoding="utf-8")
     console.print(measure_drawing())
     console.print(measure_models())
-    console.print(measure_sweep())
+    passes = sweep.measure_sweep()
+    console.print(sweep.markdown(passes))
+    (RESULTS / "passes.md").write_text(sweep.markdown(passes), encoding="utf-8")
+    passes.to_csv(RESULTS / "passes.csv", index=False, float_format="%.6g")
 
 
 if __name__ == "__main__":

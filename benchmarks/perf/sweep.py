@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import foolbox
+import pandas as pd
 import torch
 import torchattacks
-from rich.table import Table
 from torch import Tensor
 
 import robustcaps as rc
@@ -23,27 +22,30 @@ IMAGES = 200
 STEPS = 10
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a sweep cost per image, and which share of the images it left alone at each eps."""
+class Cost(NamedTuple):
+    """What a sweep cost per image, and the accuracy in % that it left at each eps."""
 
     attack: str
     by: str
     seconds: float
     forwards: float
     backwards: float
-    robust: list[float]
+    robust: str
 
 
-def measure_sweep() -> Table:
-    """Return a table of the costs, a line for each attack and library."""
-    grid = Table("attack", "by", "s", "forwards", "backwards", "robust accuracy at each eps in %")
-    grid.title = f"ten eps on cnn, {IMAGES} toys; passes per image"
-    for cost in costs():
-        robust = " ".join(f"{100 * share:.1f}" for share in cost.robust)
-        numbers = (f"{cost.seconds:.1f}", f"{cost.forwards:.1f}", f"{cost.backwards:.1f}")
-        grid.add_row(cost.attack, cost.by, *numbers, robust)
-    return grid
+def measure_sweep() -> pd.DataFrame:
+    """Return the costs, a line for each attack and library."""
+    return pd.DataFrame(cost._asdict() for cost in costs())
+
+
+def markdown(passes: pd.DataFrame) -> str:
+    """Return the costs as a Markdown table: passes per image, and the accuracy that is left at each eps."""
+    head = ["attack", "by", "forwards", "backwards", *(f"{eps:g}" for eps in SWEEP)]
+    lines = [["---", "---", *["---:"] * (len(head) - 2)]]
+    for line in passes.to_dict("records"):
+        lines.append([line["attack"], line["by"], f"{line['forwards']:.1f}", f"{line['backwards']:.1f}"])
+        lines[-1] += str(line["robust"]).split()
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, *lines]) + "\n"
 
 
 def costs(images: int = IMAGES) -> Iterator[Cost]:
@@ -69,9 +71,8 @@ def _ours(name: str, attack: rc.Attack, model: torch.nn.Module, data: Data) -> C
     (rows,) = found
     passes = rows[["forwards", "backwards"]].sum() / len(data)
     fooled = rows.pivot_table(index="index", columns="eps", values="fooled").cummax(axis=1)
-    return Cost(
-        name, "robustcaps", seconds, float(passes["forwards"]), float(passes["backwards"]), (1 - fooled.mean()).tolist()
-    )
+    cost = (float(passes["forwards"]), float(passes["backwards"]))
+    return Cost(name, "robustcaps", seconds, *cost, _percents(1 - fooled.mean()))
 
 
 Attempt = Callable[[CountedModel, Tensor, Tensor], Iterator[Tensor]]
@@ -87,8 +88,12 @@ def _theirs(name: str, by: str, attempt: Attempt, model: torch.nn.Module, data: 
 
     seconds = stopwatch(sweep)
     forwards, backwards = (float(count.mean()) for count in (counted.counts.forwards, counted.counts.backwards))
-    robust = [float(1 - share) for share in torch.stack(fooled).cummax(0).values.double().mean(1)]
-    return Cost(name, by, seconds, forwards, backwards, robust)
+    robust = 1 - torch.stack(fooled).cummax(0).values.double().mean(1)
+    return Cost(name, by, seconds, forwards, backwards, _percents(robust.tolist()))
+
+
+def _percents(shares: Iterable[float]) -> str:
+    return " ".join(f"{100 * share:.1f}" for share in shares)
 
 
 def _torchattacks_fgsm(model: CountedModel, images: Tensor, labels: Tensor) -> Iterator[Tensor]:

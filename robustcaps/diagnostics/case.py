@@ -182,6 +182,8 @@ class Case:
     def fooled(self, images: Tensor, rows: Tensor) -> Tensor:
         """Return which of the images, of these samples, are answered wrong; images that are no images fool nobody."""
         usable = torch.isfinite(images).flatten(1).all(1)
+        if len(rows) == 0:
+            return usable
         return usable & self._wrong(self.counted.select(rows), images, self.labels[rows])
 
     def attack(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pandas as pd
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from robustcaps.diagnostics.case import Case, Contest, Textbook, TextbookLoss
 from robustcaps.diagnostics.contest import fooled_in_all
 from robustcaps.diagnostics.soundness import unfit
 from robustcaps.diagnostics.textbook import textbook_attack
-from robustcaps.errors import UserError
+from robustcaps.errors import UserError, did_you_mean
 from robustcaps.evaluation import as_data
 from robustcaps.options import validate_options
 from robustcaps.registry import DIAGNOSTICS
@@ -77,8 +77,10 @@ def diagnose(
         raise UserError(f"model: must be an nn.Module, not {model!r}; load one by name with load_model.")
     if not eps > 0:
         raise UserError(f"eps: must be above 0, but is {eps}.")
-    if steps < 1:
-        raise UserError(f"steps: must be at least 1, not {steps}.")
+    if loss not in get_args(TextbookLoss):
+        raise UserError(f"loss: unknown loss '{loss}'. {did_you_mean(loss, get_args(TextbookLoss))}")
+    if steps < 1 or (step is not None and not 0 < step <= 1):
+        raise UserError(f"steps: at least one step, of a size in (0, 1] of eps, not {steps} of {step}.")
     chosen = [load_diagnostic(check) for check in (DIAGNOSTICS.names() if checks is None else checks)]
     textbook = Textbook(loss, steps, min(1.0, 2.5 / steps) if step is None else step)
     with _quiet(model):
