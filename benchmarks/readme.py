@@ -55,9 +55,8 @@ def attacks() -> str:
     for norm, part in untargeted.groupby("norm", sort=False):
         parts += [f"eps in {norm}:", "", markdown(part, "untargeted")]
     figures = {"accuracy against cost": "cost", "from which model to which": "transfer"}
-    return "\n".join(
-        [*parts, *(f"![{words}](results/all-attacks/figures/{name}.png)" for words, name in figures.items())]
-    )
+    parts += [f"![{words}](results/all-attacks/figures/{name}.png)" for words, name in figures.items()]
+    return "\n".join(parts)
 
 
 def passes() -> str:
@@ -70,17 +69,14 @@ def perf() -> str:
     return (ROOT / "results" / "perf" / "table.md").read_text(encoding="utf-8").rstrip()
 
 
+SECTIONS = {"results": results, "attacks": attacks, "passes": passes, "perf": perf, "weights": weights}
+
+
 def filled(readme: str) -> str:
     """Return the README with its sections between `<!-- NAME -->` and `<!-- end -->` made anew."""
-    for name, section in (
-        ("results", results()),
-        ("attacks", attacks()),
-        ("passes", passes()),
-        ("perf", perf()),
-        ("weights", weights()),
-    ):
+    for name, section in SECTIONS.items():
         pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
-        readme, count = re.subn(pattern, lambda found: found[1] + section + "\n" + found[2], readme, flags=re.DOTALL)  # noqa: B023
+        readme, count = re.subn(pattern, lambda found: found[1] + section() + "\n" + found[2], readme, flags=re.DOTALL)  # noqa: B023
         if count != 1:
             raise ValueError(f"README.md: {count} sections named '{name}', not one.")
     return readme

@@ -8,14 +8,21 @@ from typing import Any
 import pandas as pd
 
 from robustcaps.published import ERRORS_SOURCE, published_error
+from robustcaps.tables import WORST_CASE
+
+MOST_ATTACKS = 4
+"""How many attacks are shown one by one."""
 
 
 def tabulate_models(models: Sequence[Mapping[str, Any]], summary: pd.DataFrame) -> pd.DataFrame:
     """Return a line per model: `models` are the records of their cards (run.json), `summary` is the run's table.
 
     Errors are in %, accuracies under untargeted attacks shares; published_error is empty where no paper has the row.
+    Of many attacks, their worst case stands for all.
     """
-    attacked = summary[summary["goal"] == "untargeted"]
+    untargeted = summary[summary["goal"] == "untargeted"]
+    worst = untargeted["attack"] == WORST_CASE
+    attacked = untargeted[worst if len(set(untargeted["attack"][~worst])) > MOST_ATTACKS else ~worst]
     lines = []
     for model in models:
         low, high = model["interval"]

@@ -76,7 +76,7 @@ def write_models(out: Path) -> list[Path]:
     models = read_record(out).get("models")
     if not models:
         return []
-    table = tabulate_models(models, summarise(read_rows(out)))
+    table = tabulate_models(models, summarise(with_worst_case(read_rows(out))))
     files = {
         out / "models.csv": table.to_csv(index=False, float_format="%.6g"),
         out / "models.md": models_markdown(table),

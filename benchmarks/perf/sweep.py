@@ -88,7 +88,7 @@ def _theirs(name: str, by: str, attempt: Attempt, model: torch.nn.Module, data: 
 
     seconds = stopwatch(sweep)
     forwards, backwards = (float(count.mean()) for count in (counted.counts.forwards, counted.counts.backwards))
-    robust = 1 - torch.stack(fooled).cummax(0).values.double().mean(1)
+    robust = 1 - torch.stack(fooled).cummax(0)[0].double().mean(1)
     return Cost(name, by, seconds, forwards, backwards, _percents(robust.tolist()))
 
 

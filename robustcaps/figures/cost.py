@@ -10,9 +10,11 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from robustcaps.figures.curves import MARKERS
-from robustcaps.figures.style import STYLE, model_colours
+from robustcaps.figures.style import STYLE, height, model_colours
 from robustcaps.tables import WORST_CASE
+
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d", "8", "1", "2", "3", "4", "+", "x", "|", "_"]
+"""One for every attack: here they are all that tells attacks apart."""
 
 
 def draw_cost(table: pd.DataFrame) -> Figure:
@@ -26,7 +28,8 @@ def draw_cost(table: pd.DataFrame) -> Figure:
     markers = {attack: MARKERS[place % len(MARKERS)] for place, attack in enumerate(part["attack"].unique())}
     style: Any = {**sns.axes_style("whitegrid"), **STYLE}
     with mpl.rc_context(style):
-        figure = Figure(figsize=(4.6 * len(panels) + 3.0, 4.2), layout="constrained")
+        legend = _legend(colours, markers)
+        figure = Figure(figsize=(4.6 * len(panels) + 3.0, height(len(legend))), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axis, ((data, norm, unit), panel) in zip(axes, panels, strict=True):
             eps = _common_eps(panel)
@@ -46,7 +49,7 @@ def draw_cost(table: pd.DataFrame) -> Figure:
             axis.set_ylim(-0.02, 1.02)
         axes[0].set_ylabel("accuracy under attack")
         figure.suptitle("Robustness against cost (bars: Wilson 95 %)")
-        figure.legend(handles=_legend(colours, markers), loc="outside right center", frameon=False)
+        figure.legend(handles=legend, loc="outside right center", frameon=False)
     return figure
 
 

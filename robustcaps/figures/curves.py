@@ -13,10 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from robustcaps.figures.style import STYLE, model_colours
+from robustcaps.figures.style import STYLE, height, model_colours
 from robustcaps.published import SOURCE, attack_curves
+from robustcaps.tables import WORST_CASE
 
 DASHES = ["-", "--", ":", "-."]
+MOST_BANDS = 6
+"""Of how many attacks the intervals are drawn; of more, only that of their worst case."""
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 
 
@@ -53,22 +56,29 @@ def draw_curves(part: pd.DataFrame, curve: Curve, *, published: bool = False) ->
     attacks = list(part["attack"].unique())
     style: Any = {**sns.axes_style("whitegrid"), **STYLE}
     with mpl.rc_context(style):
-        figure = Figure(figsize=(4.6 * len(panels) + 2.6, 4.0), layout="constrained")
+        legend = _legend(colours, attacks, published=published)
+        figure = Figure(figsize=(4.6 * len(panels) + 2.6, height(len(legend))), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axis, ((data, norm, unit), panel) in zip(axes, panels, strict=True):
             for (model, attack), line in panel.groupby(["model", "attack"], sort=False):
-                _draw_line(axis, line.sort_values("eps"), curve.rate, colours[model], line_style(attacks.index(attack)))
+                style = line_style(attacks.index(attack)) | {"linewidth": 2.5 if attack == WORST_CASE else 1.5}
+                _draw_line(axis, line.sort_values("eps"), curve.rate, colours[model], style)
+                if len(attacks) <= MOST_BANDS or attack == WORST_CASE:
+                    _draw_band(axis, line.sort_values("eps"), curve.rate, colours[model])
             if published and norm == "linf":
                 _draw_published(axis, curve.goal)
             _label(axis, str(data), str(norm), str(unit))
         axes[0].set_ylabel(curve.ylabel)
         figure.suptitle(_title(part, curve))
-        figure.legend(handles=_legend(colours, attacks, published=published), loc="outside right center", frameon=False)
+        figure.legend(handles=legend, loc="outside right center", frameon=False)
     return figure
 
 
 def _draw_line(axis: Axes, line: pd.DataFrame, rate: str, colour: Any, style: dict[str, Any]) -> None:
     axis.plot(line["eps"], line[rate], color=colour, markersize=4, **style)
+
+
+def _draw_band(axis: Axes, line: pd.DataFrame, rate: str, colour: Any) -> None:
     axis.fill_between(line["eps"], line[f"{rate}_low"], line[f"{rate}_high"], color=colour, alpha=0.15, linewidth=0)
 
 

@@ -23,7 +23,8 @@ def draw_transfer_map(matrix: pd.DataFrame) -> Figure:
     with mpl.rc_context(STYLE):
         figure, axes = _grid(len(panels), 5.2, 0.8 + 0.55 * max(part["attack"].nunique() for _, part in panels) + 1.6)
         for axis, ((data, norm, _, eps), part) in zip(axes, panels, strict=True):
-            _heat(axis, part, rows="attack", columns="model")
+            names = part["attack"].str.removeprefix("transfer ")
+            _heat(axis, part.assign(attack=names), rows="attack", columns="model")
             axis.set_title(f"{data}, eps {eps:g} ({norm})")
             axis.set_ylabel("crafted on")
             axis.set_xlabel("tried on")
@@ -62,7 +63,8 @@ def _grid(panels: int, width: float, height: float) -> tuple[Figure, list[Axes]]
 def _heat(axis: Axes, part: pd.DataFrame, *, rows: str, columns: str) -> None:
     shares: Any = part.pivot_table(index=rows, columns=columns, values="success", sort=False)
     if pd.api.types.is_numeric_dtype(shares.index):
-        shares = shares.sort_index().sort_index(axis=1)
+        classes = range(max(*shares.index, *shares.columns) + 1)
+        shares = shares.reindex(index=classes, columns=classes)
     look = {"vmin": 0, "vmax": 1, "cmap": "rocket_r", "annot": True, "fmt": ".2f", "cbar": False, "linewidths": 0.5}
     sns.heatmap(shares, ax=axis, annot_kws={"size": 8}, **look)
     axis.tick_params(axis="y", rotation=0)

@@ -13,6 +13,11 @@ from matplotlib.figure import Figure
 STYLE: Any = {"font.size": 10, "axes.titlesize": 11, "svg.hashsalt": "robustcaps", "svg.fonttype": "none"}
 
 
+def height(legend: int) -> float:
+    """Return the height of a figure, in inches, in which a legend of so many lines has room."""
+    return max(4.0, 0.6 + 0.23 * legend)
+
+
 def model_colours(table: pd.DataFrame) -> dict[Any, Any]:
     """Return a colour for every model of a table."""
     models = list(table["model"].unique())

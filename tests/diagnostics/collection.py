@@ -1,7 +1,7 @@
 """Models whose robustness is known: honest ones, and ones that hide from gradients; each label has a proof.
 
-All tell where in a 28x28 image the bright blob is. `proof` is a twin of the model that an attacker who knows its secret
-would craft on; for an honest model it is the model itself.
+All tell where in a 28x28 image the bright blob is. The proof of a masked model is an attack by somebody who knows its
+secret and does far better than the textbook's PGD; that of an honest one is that far more effort gains nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from robustcaps.attacks import load_attack
 from robustcaps.attacks.budget import Budget
 from robustcaps.attacks.counted import CountedModel, Counts
 from robustcaps.attacks.goals import Untargeted
@@ -131,6 +132,58 @@ def signs(*, straight: bool) -> nn.Module:
     return model
 
 
+# Attacks: what a textbook does, and what somebody does who knows better.
+
+
+def textbook(model: nn.Module, data: Data, steps: int = 20) -> Tensor:
+    """PGD on the cross-entropy, as it is usually written."""
+    images = data.images
+    current = (images + EPS * (2.0 * Draws(1, torch.arange(len(data))).uniform((1, 28, 28)) - 1.0)).clamp(0, 1)
+    for _ in range(steps):
+        current = current.detach().requires_grad_()
+        try:
+            loss = F.cross_entropy(model(current), data.labels, reduction="sum")
+            (gradient,) = torch.autograd.grad(loss, current)
+        except RuntimeError:  # no gradient at all
+            return current.detach()
+        moved = current.detach() + 2.5 * EPS / steps * gradient.nan_to_num().sign()
+        current = torch.minimum(torch.maximum(moved, images - EPS), images + EPS).clamp(0, 1)
+    return current.detach()
+
+
+def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Which share is answered right, on the mean of ten passes."""
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        return float(torch.stack([(model(images).argmax(1) == labels).float().mean() for _ in range(10)]).mean())
+
+
+Secret = Callable[[nn.Module, Data], Tensor]
+"""(model, data) -> adversarial images."""
+
+
+def crafted_on(twin: Callable[[], nn.Module]) -> Secret:
+    """What fools a twin that hides nothing."""
+    return lambda _, data: attack(twin(), data.images, data.labels, EPS, steps=20)
+
+
+def by_effort(model: nn.Module, data: Data) -> Tensor:
+    """The same with far more steps and starts, on a loss that no softmax flattens."""
+    return attack(model, data.images, data.labels, EPS, steps=80, restarts=3)
+
+
+def by_expectation(model: nn.Module, data: Data) -> Tensor:
+    """The mean of many gradients at every step."""
+    return attack(model, data.images, data.labels, EPS, steps=20, eot=30)
+
+
+def by_search(model: nn.Module, data: Data) -> Tensor:
+    """Random search, long enough."""
+    search = load_attack("square", queries=2000, eps=EPS)
+    counted = CountedModel(model, Counts.zeros(len(data)))
+    return search.run(counted, data.images, Untargeted(data.labels), Budget(EPS), Draws(0, torch.arange(len(data))))
+
+
 # Parts that honest models and defences are made of.
 
 
@@ -182,7 +235,8 @@ class Backward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward: Any, backward: Any) -> Tensor:
         ctx.backward_function = backward
-        return forward(x)
+        y: Tensor = forward(x)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *gradient: Tensor) -> Any:
@@ -259,6 +313,12 @@ def spread_outputs(z: Tensor) -> Tensor:
     return -F.relu(0.2 - difference).square().sum(2)
 
 
+def random_blocks(images: Tensor) -> Tensor:
+    """A random half of the 4x4 blocks."""
+    kept = (torch.rand(len(images), 1, 7, 7) < 0.5).float()
+    return 2 * images * F.interpolate(kept, scale_factor=4)
+
+
 def shattered(images: Tensor) -> Tensor:
     return images + 0.02 * torch.sin(2000.0 * images)
 
@@ -281,20 +341,19 @@ def root(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Specimen:
-    """A model, whether it hides from gradients, and what an attacker who knows its secret crafts on."""
+    """A model, whether it hides from gradients, and the attack that proves it."""
 
     masked: bool
     build: Callable[[], nn.Module]
-    proof: Callable[[], nn.Module] | None = None
-    eot: int = 1
+    proof: Secret
 
 
 def honest(build: Callable[[], nn.Module]) -> Specimen:
-    return Specimen(masked=False, build=build)
+    return Specimen(masked=False, build=build, proof=by_effort)
 
 
-def masked(build: Callable[[], nn.Module], proof: Callable[[], nn.Module] = plain, *, eot: int = 1) -> Specimen:
-    return Specimen(masked=True, build=build, proof=proof, eot=eot)
+def masked(build: Callable[[], nn.Module], proof: Secret = crafted_on(plain)) -> Specimen:  # noqa: B008
+    return Specimen(masked=True, build=build, proof=proof)
 
 
 COLLECTION: dict[str, Specimen] = {
@@ -309,7 +368,7 @@ COLLECTION: dict[str, Specimen] = {
     "weight decay": honest(lambda: train(small_cnn, weight_decay=1e-2)),
     "trained with noise": honest(noisy),
     "adversarially trained": honest(lambda: train(small_cnn, adversary=EPS, epochs=8)),
-    "adversarially trained, smooth": honest(lambda: train(lambda: small_cnn(nn.Softplus), adversary=EPS, epochs=8)),
+    "adversarially trained, smooth": honest(lambda: train(lambda: small_cnn(nn.ELU), adversary=EPS, epochs=8)),
     "tiny gradients": honest(lambda: Then(plain(), lambda z: 1e-6 * z)),
     "log-probabilities": honest(lambda: Then(plain(), lambda z: z.log_softmax(1))),
     "mild probabilities": honest(lambda: Then(plain(), lambda z: (z / 5).softmax(1))),
@@ -320,7 +379,7 @@ COLLECTION: dict[str, Specimen] = {
     "saturated softmax": masked(lambda: Then(plain(), lambda z: (1000 * z).softmax(1))),
     "huge logits": masked(lambda: Then(plain(), lambda z: 1e4 * z)),
     "underflow": masked(lambda: Then(plain(), sharp_sigmoids)),
-    "distilled": masked(lambda: train(small_cnn, temperature=100.0, epochs=10)),
+    "distilled": masked(lambda: train(small_cnn, temperature=100.0, epochs=10), by_effort),
     "labels only": masked(lambda: Then(plain(), lambda z: F.one_hot(z.argmax(1), 5).float())),
     "quantised": masked(lambda: First(rounded(8), plain())),
     "thermometer": masked(lambda: First(thermometer, plain())),
@@ -331,16 +390,14 @@ COLLECTION: dict[str, Specimen] = {
     "not a number": masked(lambda: First(root, plain())),
     "shattered": masked(lambda: First(shattered, plain())),
     "ragged": masked(lambda: First(ragged, plain())),
-    "k winners": masked(winners),
+    "k winners": masked(winners, by_search),
     "wrong straight-through": masked(lambda: First(with_backward(rounded(16), lambda g: -g), plain())),
     "shifted gradient": masked(lambda: First(with_backward(lambda x: x.clone(), lambda g: g.roll(9, 3)), plain())),
-    "gradient noise": masked(
-        lambda: First(with_backward(lambda x: x.clone(), lambda g: torch.randn_like(g)), plain())
-    ),
+    "gradient noise": masked(lambda: First(with_backward(lambda x: x.clone(), torch.randn_like), plain())),
     "another's gradient": masked(lambda: Stolen(plain(), train(mlp, noise=0.5, seed=3))),
-    "hidden signs": masked(lambda: signs(straight=False), lambda: signs(straight=True)),
-    "noise at the input": masked(lambda: First(lambda x: x + 0.5 * torch.randn_like(x), noisy()), noisy, eot=1),
-    "random pixels": masked(lambda: First(lambda x: x * (torch.rand_like(x) < 0.5) * 2, noisy()), noisy),
+    "hidden signs": masked(lambda: signs(straight=False), crafted_on(lambda: signs(straight=True))),
+    "random pixels": masked(lambda: First(lambda x: x * (torch.rand_like(x) < 0.5) * 2, noisy()), by_expectation),
+    "random blocks": masked(lambda: First(random_blocks, noisy()), by_expectation),
     "spread loss": masked(lambda: Then(plain(), spread_outputs)),
 }
 

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import functools
+import re
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import robustcaps as rc
+from robustcaps.errors import UserError
+from robustcaps.registry import DIAGNOSTICS
+from tests.diagnostics.collection import EPS, First, Then, blobs, mlp, rounded, shattered, train, with_backward
+
+DATA = blobs(40, seed=2)
+SECTION_6 = {
+    *("zero-gradient", "gradient-scale", "saturated-loss", "randomised", "one-step-beats-iterative"),
+    *("black-box-beats-white-box", "noise-beats-gradient", "eps-monotone", "unbounded", "steps-converged"),
+    *("silent-success", "loss-surface", "finite-difference", "reach", "validity"),
+}
+
+
+@functools.cache
+def net() -> nn.Module:
+    return train(mlp)
+
+
+def behind(change) -> nn.Module:
+    return First(change, net())
+
+
+def outputs(change) -> nn.Module:
+    return Then(net(), change)
+
+
+def backward(change) -> nn.Module:
+    return behind(with_backward(lambda x: x.clone(), change))
+
+
+class Forgetful(nn.Module):
+    """Looks at the first image of a batch only."""
+
+    def forward(self, images):
+        return net()(images) + net()(images[:1]).detach()
+
+
+class TwoFaced(nn.Module):
+    """Answers otherwise when a gradient is wanted."""
+
+    def forward(self, images):
+        return -net()(images) if images.requires_grad else net()(images)
+
+
+def only(model: nn.Module, check: str, **options) -> pd.Series:
+    return rc.diagnose(model, DATA, EPS, checks=[check], **options).checks.iloc[0]
+
+
+def test_every_check_is_there_and_explains_itself():
+    assert set(rc.list_diagnostics()) >= SECTION_6
+    for name in rc.list_diagnostics():
+        check = DIAGNOSTICS.entry(name).factory()
+        assert check.meaning.endswith(".") and check.source and check.remedy.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("check", "model", "flagged", "proof"),
+    [
+        ("zero-gradient", net, False, False),
+        ("zero-gradient", lambda: behind(torch.detach), True, True),
+        ("zero-gradient", lambda: behind(lambda x: x + (x - x).sqrt()), True, True),
+        ("zero-gradient", lambda: behind(lambda x: torch.from_numpy(x.numpy().copy())), True, True),
+        ("zero-gradient", lambda: outputs(lambda z: 1e4 * z), True, False),
+        ("gradient-scale", net, False, False),
+        ("gradient-scale", lambda: outputs(lambda z: 1e-9 * z), False, False),
+        ("gradient-scale", lambda: outputs(lambda z: (20 * z).softmax(1)), True, False),
+        ("finite-difference", lambda: outputs(lambda z: 1e-9 * z), False, False),
+        ("finite-difference", lambda: behind(with_backward(rounded(16), lambda g: g)), False, False),
+        ("finite-difference", lambda: backward(torch.neg), True, False),
+        ("loss-surface", net, False, False),
+        ("loss-surface", lambda: behind(shattered), True, False),
+        ("randomised", net, False, False),
+        ("randomised", lambda: behind(lambda x: x + 1e-3 * torch.randn_like(x)), True, False),
+        ("randomised", lambda: behind(lambda x: x + 0.5 * torch.randn_like(x)), True, True),
+        ("randomised", lambda: backward(torch.randn_like), True, True),
+        ("saturated-loss", lambda: outputs(lambda z: 1e-6 * z), False, False),
+        ("saturated-loss", lambda: outputs(lambda z: 1e4 * z), True, True),
+        ("saturated-loss", lambda: outputs(lambda z: (30 * z).softmax(1)), True, True),
+        ("one-step-beats-iterative", net, False, False),
+        ("noise-beats-gradient", net, False, False),
+        ("unbounded", net, False, False),
+        ("unbounded", lambda: backward(torch.neg), True, True),
+        ("steps-converged", net, False, False),
+        ("silent-success", net, False, False),
+        ("eps-monotone", net, False, False),
+        ("reach", net, False, False),
+        ("validity", net, False, False),
+        ("validity", Forgetful, True, False),
+        ("validity", TwoFaced, True, False),
+    ],
+)
+def test_a_check_sees_what_it_is_for(check, model, flagged, proof):
+    line = only(model(), check)
+    assert (line["check"], line["flagged"], line["proof"]) == (check, flagged, proof), line["words"]
+
+
+def test_the_settings_of_the_attack_in_question_are_examined():
+    assert not only(net(), "reach", steps=10, step=0.1)["flagged"]
+    short = only(net(), "reach", steps=5, step=0.1)
+    assert short["flagged"] and short["value"] == pytest.approx(0.5)
+    assert only(net(), "steps-converged", steps=2, step=0.2)["flagged"]
+
+
+def test_noise_and_single_steps_win_where_gradients_point_away():
+    flipped = backward(torch.neg)
+    verdict = rc.diagnose(flipped, DATA, 0.3, checks=["noise-beats-gradient", "black-box-beats-white-box"])
+    assert verdict.masked and verdict.naive > 0.9 > 0.3 > verdict.corrected
+
+
+def test_a_trusted_and_a_masked_model_in_full():
+    honest = rc.diagnose(net(), (DATA.images, DATA.labels), EPS)
+    assert honest.status == "trusted" and not honest.masked and honest.corrected <= honest.naive
+    assert set(honest.checks["check"]) == set(rc.list_diagnostics()) and not honest.checks["flagged"].any()
+    masked = rc.diagnose(behind(rounded(8)), DATA, EPS)
+    assert masked.masked and masked.clean == masked.naive == 1.0 and masked.corrected < 0.5
+    assert masked.summary.startswith("Masked: robust accuracy naive 100%, after remedy")
+    assert "zero-gradient" in masked.summary and masked.attacks["fooled"].sum() > 0
+    again = rc.diagnose(behind(rounded(8)), DATA, EPS)
+    assert again.checks.equals(masked.checks) and again.attacks.equals(masked.attacks)
+
+
+def test_the_model_is_left_as_it_was():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 5), nn.Dropout(0.5)).train()
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    rc.diagnose(model, DATA, EPS, checks=["zero-gradient", "randomised"])
+    assert model.training and model[2].training and all(p.requires_grad for p in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def constant(value: float) -> nn.Module:
+    return Then(net(), lambda z: torch.full_like(z, value))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (constant(torch.nan), "not finite on any image"),
+        (constant(0.5), "answers class 0 whatever the image"),
+        (Then(net(), lambda z: z[:, :3]), "tells 3 classes apart, but the labels go up to 4"),
+        (Then(net(), lambda z: z[0]), r"outputs \(40, classes\), not shape"),
+        (Then(net(), lambda z: (z, z)), "not tuple"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(100, 5)), "has it another input size"),
+        (Then(net(), torch.neg), "no image right"),
+    ],
+)
+def test_a_model_that_cannot_be_judged_is_told_so(model, words):
+    verdict = rc.diagnose(model, DATA, EPS)
+    assert verdict.status == "suspicious" and not verdict.masked
+    assert verdict.checks["flagged"].all()
+    assert re.search(words, verdict.summary), verdict.summary
+
+
+def test_outputs_that_are_sometimes_not_finite_are_flagged():
+    def broken(z):
+        return torch.where((torch.arange(len(z)) == 3)[:, None], torch.nan, z)
+
+    assert "not finite on 1 images" in only(Then(net(), broken), "validity")["words"]
+
+
+@pytest.fixture
+def plugins():
+    names = set(rc.list_diagnostics())
+    yield
+    for name in set(rc.list_diagnostics()) - names:
+        del DIAGNOSTICS._entries[name]
+
+
+def test_the_smallest_plugin(plugins):
+    @rc.diagnostic("my-check")
+    def my_check(model, data, eps, *, limit: float = 0.5):
+        """Means little."""
+        return rc.Finding(flagged=eps > limit, value=eps, threshold=limit, words=f"{len(data)} images")
+
+    loose = rc.diagnose(net(), DATA, 0.1, checks=["my-check"])
+    strict = rc.diagnose(net(), DATA, 0.1, checks=[{"use": "my-check", "limit": 0.05}])
+    assert (loose.status, strict.status) == ("trusted", "suspicious")
+    assert strict.checks.iloc[0]["meaning"] == "Means little." and "40 images" in strict.summary
+    for wrong, words in {"limt": "unknown option 'limt'. Did you mean 'limit'?", "limit": "valid number"}.items():
+        with pytest.raises(UserError, match=words.replace("?", r"\?")):
+            rc.diagnose(net(), DATA, 0.1, checks=[{"use": "my-check", wrong: "x"}])
+
+
+def test_a_cause_and_an_effect_prove_what_neither_does_alone(plugins):
+    for kind in ("cause", "effect"):
+        rc.diagnostic(f"a-{kind}", kind=kind)(lambda model, data, eps: rc.Finding(True, 1.0, 0.0, "seen"))
+    assert rc.diagnose(net(), DATA, checks=["a-cause"]).status == "suspicious"
+    assert rc.diagnose(net(), DATA, checks=["a-effect"]).status == "suspicious"
+    assert rc.diagnose(net(), DATA, checks=["a-cause", "a-effect"]).status == "masked"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"eps": 0.0}, "eps: must be above 0"),
+        ({"loss": "cee"}, "loss: unknown loss 'cee'"),
+        ({"steps": 0}, "steps: at least one step"),
+        ({"checks": ["radomised"]}, "unknown diagnostic 'radomised'. Did you mean 'randomised'?"),
+        ({"checks": [{"limit": 3}]}, "a check needs a name"),
+        ({"loss": "training"}, "has no training loss"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_one_line(options, words):
+    with pytest.raises(UserError) as error:
+        rc.diagnose(net(), DATA, **{"checks": ["zero-gradient"], **options})
+    assert words in str(error.value)
+
+
+def test_other_functions_are_refused():
+    with pytest.raises(UserError, match=r"must take \(model, data, eps\), or \(case\)"):
+        rc.diagnostic("odd")(lambda model, data: None)
+    with pytest.raises(UserError, match="must be an nn.Module"):
+        rc.diagnose("cnn", DATA)
