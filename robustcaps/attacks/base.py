@@ -99,7 +99,8 @@ class Attack(ABC):
             if ration is not None:
                 ration.start(budget)
             try:
-                proposed: Any = next(proposals, None)
+                with counted.watched():
+                    proposed: Any = next(proposals, None)
             except QueriesSpent:
                 proposals = iter(self.run_sweep(counted, given, wish, budgets[place + 1 :], draws))
                 proposed = ration.best if ration is not None else None

@@ -48,15 +48,18 @@ class Noise:
     """The state of the global generator for a model that draws from it: its own, so that attacks' stays untouched."""
 
     state: Tensor = field(default_factory=lambda: torch.Generator().manual_seed(0).get_state())
+    drawing: bool = False
 
     @contextmanager
     def drawn(self) -> Iterator[None]:
         """Let what runs inside draw on from where this model's last draw ended."""
         outside = torch.get_rng_state()
         torch.set_rng_state(self.state)
+        self.drawing = True
         try:
             yield
         finally:
+            self.drawing = False
             self.state = torch.get_rng_state()
             torch.set_rng_state(outside)
 
@@ -95,6 +98,25 @@ class CountedModel(nn.Module):
     def attacked(self, images: Tensor, ration: Ration | None) -> CountedModel:
         """Return the same model for an attack on these images, its passes rationed."""
         return self._for(self.rows, images, ration)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Book passes of the wrapped model, too, for attacks that unwrap it; a compiled one takes no hooks."""
+
+        def book(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            if self.noise.drawing or not inputs or not isinstance(inputs[0], Tensor):
+                return None
+            rows, share = self._book(inputs[0])
+            return (self._tapped(inputs[0], rows, share), *inputs[1:])
+
+        if getattr(self.model, "_compiled_call_impl", None) is not None:
+            yield
+            return
+        hook = self.model.register_forward_pre_hook(book)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def surrogate(self, model: nn.Module) -> CountedModel:
         """Return another model whose passes are booked on the same samples, but are no queries of this one."""
@@ -154,13 +176,18 @@ class CountedModel(nn.Module):
 
     def _pass(self, ask: Callable[[Tensor], Answer], images: Tensor) -> Answer:
         """Ask the model and book it: a forward pass now, a backward pass whenever gradients come back to the images."""
+        rows, share = self._book(images)
+        with self.noise.drawn():
+            return ask(self._tapped(images, rows, share))
+
+    def _book(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Book a forward pass and return the samples it is booked on, with the share of each."""
         rows, share = self._booked_on(images)
         if self.ration is not None:
             share = share * self.ration.take(rows)
         for counter in (self.counts.forwards, self.counts.queries):
             counter.index_add_(0, rows, share)
-        with self.noise.drawn():
-            return ask(self._tapped(images, rows, share))
+        return rows, share
 
     def _note(self, images: Tensor, logits: Tensor) -> None:
         """Let the ration remember what was asked, and whether it reached the goal."""

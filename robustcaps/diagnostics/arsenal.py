@@ -53,7 +53,7 @@ def by_noise(case: Case, rows: Tensor) -> Tensor:
 
 def by_one_step(case: Case, rows: Tensor) -> Tensor:
     """Take one step of size eps along the gradient that the textbook attack follows, too."""
-    return case.attack(OneStep(loss=case.textbook.objective), rows, model=textbook_model(case))
+    return case.attack(OneStep(loss=case.objective), rows, model=textbook_model(case))
 
 
 def by_unsaturated_losses(case: Case, rows: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def by_unsaturated_losses(case: Case, rows: Tensor) -> Tensor:
 
 def by_more_steps(case: Case, rows: Tensor) -> Tensor:
     """Run the textbook attack twice as long, from two starts."""
-    attack = Iterative(loss=case.textbook.objective, steps=2 * case.textbook.steps, random_start=True, restarts=2)
+    attack = Iterative(loss=case.objective, steps=2 * case.textbook.steps, random_start=True, restarts=2)
     return case.attack(attack, rows, model=textbook_model(case))
 
 

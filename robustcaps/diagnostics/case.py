@@ -40,16 +40,18 @@ class Textbook:
     step: float
     """As a share of eps."""
 
-    @property
-    def objective(self) -> Loss:
-        """What it climbs: for 'ce' the plain cross-entropy, which underflows where a model is very sure."""
-        return plain_cross_entropy if self.loss == "ce" else LOSSES[self.loss]
 
+def plain_cross_entropy(scale: float) -> Loss:
+    """Return a loss that climbs the cross-entropy of scaled outputs as it stands in every textbook.
 
-def plain_cross_entropy(model: CountedModel, images: Tensor, goal: Goal) -> tuple[Tensor, Tensor]:
-    """Climb the cross-entropy of the outputs as it stands in every textbook."""
-    outputs = model(images)
-    return F.cross_entropy(outputs, goal.classes, reduction="none"), outputs
+    It underflows where a model is very sure: that is what it is here for.
+    """
+
+    def loss(model: CountedModel, images: Tensor, goal: Goal) -> tuple[Tensor, Tensor]:
+        outputs = model(images)
+        return F.cross_entropy(scale * outputs, goal.classes, reduction="none"), outputs
+
+    return loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,17 @@ class Case:
     def spread(self) -> float:
         """How much the outputs of an image typically differ from class to class."""
         return float(self.outputs.std(1).mean().clamp_min(1e-38))
+
+    @functools.cached_property
+    def objective(self) -> Loss:
+        """What the textbook attack climbs.
+
+        Outputs with a spread below 1 are scaled up to it: softmax is uniform on tiny ones, and would lead to the mean of
+        the other classes whatever the model.
+        """
+        if self.textbook.loss == "ce":
+            return plain_cross_entropy(max(1.0, 1.0 / self.spread))
+        return LOSSES[self.textbook.loss]
 
     @functools.cached_property
     def wobble(self) -> float:

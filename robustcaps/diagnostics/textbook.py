@@ -34,7 +34,7 @@ def textbook_attack(case: Case) -> Trace:
 
 def textbook_start(case: Case) -> Ascent:
     """Return the loss and the gradient that the textbook attack sees at the images themselves."""
-    return case.climbing(case.textbook.objective, textbook_model(case), case.images, case.rows)
+    return case.climbing(case.objective, textbook_model(case), case.images, case.rows)
 
 
 def left(case: Case) -> Tensor:
@@ -58,7 +58,7 @@ def _climb(case: Case, rows: Tensor, budget: Budget, steps: int) -> tuple[Tensor
     first, never = current.clone(), torch.ones_like(rows, dtype=torch.bool)
     heights = []
     for _ in range(steps):
-        value, gradient, outputs = value_and_gradient(case.textbook.objective, model, current, goal)
+        value, gradient, outputs = value_and_gradient(case.objective, model, current, goal)
         heights.append(value)
         new = never & reached(model, current, goal, passes=1, logits=outputs)
         first[new], never = current[new], never & ~new

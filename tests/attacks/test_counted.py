@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+import robustcaps as rc
 from robustcaps.attacks.budget import Budget
 from robustcaps.attacks.counted import CountedModel, Counts
 from robustcaps.attacks.goals import Untargeted
@@ -102,3 +104,17 @@ def test_who_has_queries_left_goes_on_and_keeps_its_own_proposal():
     settled = ration.settle(proposed)
     assert torch.equal(settled[0], images[0] + 0.05) and torch.equal(settled[1], proposed[1])
     assert model.counts.queries.tolist() == [2, 1]
+
+
+def test_passes_of_the_unwrapped_model_are_booked_all_the_same(network, network_data):
+    def step(model, images, labels, eps):
+        images.requires_grad_()
+        (gradient,) = torch.autograd.grad(F.cross_entropy(model(images), labels), images)
+        return (images + eps * gradient.sign()).clamp(0, 1)
+
+    rc.attack("honest")(step)
+    rc.attack("unwraps")(lambda model, images, labels, eps: step(model.model, images, labels, eps))
+    honest, sly = (rc.evaluate(network, network_data, rc.load_attack(name, eps=0.1)) for name in ("honest", "unwraps"))
+    costs = ["forwards", "backwards", "queries"]
+    assert honest[costs].equals(sly[costs]) and honest["backwards"].max() == 1
+    assert not network._forward_pre_hooks

@@ -13,7 +13,7 @@ from robustcaps.errors import UserError
 from robustcaps.registry import DIAGNOSTICS
 from tests.diagnostics.collection import EPS, First, Then, blobs, mlp, rounded, shattered, train, with_backward
 
-DATA = blobs(40, seed=2)
+DATA = blobs(30, seed=2)
 SECTION_6 = {
     *("zero-gradient", "gradient-scale", "saturated-loss", "randomised", "one-step-beats-iterative"),
     *("black-box-beats-white-box", "noise-beats-gradient", "eps-monotone", "unbounded", "steps-converged"),
@@ -114,7 +114,7 @@ def test_the_settings_of_the_attack_in_question_are_examined():
 def test_noise_and_single_steps_win_where_gradients_point_away():
     flipped = backward(torch.neg)
     verdict = rc.diagnose(flipped, DATA, 0.3, checks=["noise-beats-gradient", "black-box-beats-white-box"])
-    assert verdict.masked and verdict.naive > 0.9 > 0.3 > verdict.corrected
+    assert verdict.masked and verdict.naive > 0.9 and verdict.corrected < 0.3
 
 
 def test_a_trusted_and_a_masked_model_in_full():
@@ -125,8 +125,12 @@ def test_a_trusted_and_a_masked_model_in_full():
     assert masked.masked and masked.clean == masked.naive == 1.0 and masked.corrected < 0.5
     assert masked.summary.startswith("Masked: robust accuracy naive 100%, after remedy")
     assert "zero-gradient" in masked.summary and masked.attacks["fooled"].sum() > 0
-    again = rc.diagnose(behind(rounded(8)), DATA, EPS)
-    assert again.checks.equals(masked.checks) and again.attacks.equals(masked.attacks)
+
+
+def test_a_diagnosis_can_be_repeated():
+    model, checks = behind(lambda x: x + 0.1 * torch.randn_like(x)), ["randomised", "noise-beats-gradient"]
+    first, second = (rc.diagnose(model, DATA, EPS, checks=checks) for _ in range(2))
+    assert first.checks.equals(second.checks) and first.attacks.equals(second.attacks)
 
 
 def test_the_model_is_left_as_it_was():
@@ -148,7 +152,7 @@ def constant(value: float) -> nn.Module:
         (constant(torch.nan), "not finite on any image"),
         (constant(0.5), "answers class 0 whatever the image"),
         (Then(net(), lambda z: z[:, :3]), "tells 3 classes apart, but the labels go up to 4"),
-        (Then(net(), lambda z: z[0]), r"outputs \(40, classes\), not shape"),
+        (Then(net(), lambda z: z[0]), r"outputs \(30, classes\), not shape"),
         (Then(net(), lambda z: (z, z)), "not tuple"),
         (nn.Sequential(nn.Flatten(), nn.Linear(100, 5)), "has it another input size"),
         (Then(net(), torch.neg), "no image right"),
@@ -185,7 +189,7 @@ def test_the_smallest_plugin(plugins):
     loose = rc.diagnose(net(), DATA, 0.1, checks=["my-check"])
     strict = rc.diagnose(net(), DATA, 0.1, checks=[{"use": "my-check", "limit": 0.05}])
     assert (loose.status, strict.status) == ("trusted", "suspicious")
-    assert strict.checks.iloc[0]["meaning"] == "Means little." and "40 images" in strict.summary
+    assert strict.checks.iloc[0]["meaning"] == "Means little." and "30 images" in strict.summary
     for wrong, words in {"limt": "unknown option 'limt'. Did you mean 'limit'?", "limit": "valid number"}.items():
         with pytest.raises(UserError, match=words.replace("?", r"\?")):
             rc.diagnose(net(), DATA, 0.1, checks=[{"use": "my-check", wrong: "x"}])
@@ -193,7 +197,9 @@ def test_the_smallest_plugin(plugins):
 
 def test_a_cause_and_an_effect_prove_what_neither_does_alone(plugins):
     for kind in ("cause", "effect"):
-        rc.diagnostic(f"a-{kind}", kind=kind)(lambda model, data, eps: rc.Finding(True, 1.0, 0.0, "seen"))
+        rc.diagnostic(f"a-{kind}", kind=kind)(
+            lambda model, data, eps: rc.Finding(flagged=True, value=1.0, threshold=0.0, words="seen")
+        )
     assert rc.diagnose(net(), DATA, checks=["a-cause"]).status == "suspicious"
     assert rc.diagnose(net(), DATA, checks=["a-effect"]).status == "suspicious"
     assert rc.diagnose(net(), DATA, checks=["a-cause", "a-effect"]).status == "masked"
@@ -219,5 +225,5 @@ def test_what_a_user_gets_wrong_is_one_line(options, words):
 def test_other_functions_are_refused():
     with pytest.raises(UserError, match=r"must take \(model, data, eps\), or \(case\)"):
         rc.diagnostic("odd")(lambda model, data: None)
-    with pytest.raises(UserError, match="must be an nn.Module"):
+    with pytest.raises(UserError, match="must be an nn"):
         rc.diagnose("cnn", DATA)
