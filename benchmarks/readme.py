@@ -59,6 +59,11 @@ def attacks() -> str:
     return "\n".join(parts)
 
 
+def ablation() -> str:
+    """Return the table of models of the ablation."""
+    return (ROOT / "results" / "ablation" / "models.md").read_text(encoding="utf-8").rstrip()
+
+
 def passes() -> str:
     """Return the passes of our sweeps and of other libraries', as `make perf` counted them."""
     return (ROOT / "results" / "perf" / "passes.md").read_text(encoding="utf-8").rstrip()
@@ -69,7 +74,14 @@ def perf() -> str:
     return (ROOT / "results" / "perf" / "table.md").read_text(encoding="utf-8").rstrip()
 
 
-SECTIONS = {"results": results, "attacks": attacks, "passes": passes, "perf": perf, "weights": weights}
+SECTIONS = {
+    "results": results,
+    "ablation": ablation,
+    "attacks": attacks,
+    "passes": passes,
+    "perf": perf,
+    "weights": weights,
+}
 
 
 def filled(readme: str) -> str:

@@ -34,7 +34,7 @@ def smallest_sizes(rows: pd.DataFrame) -> pd.DataFrame:
 
     Only of attacks that look for small ones: with a fixed eps, sizes say more about the eps than about the model.
     """
-    attacked = rows[(rows["eps"] > 0) & rows["closest"]]
+    attacked = rows[(rows["eps"] > 0) & rows["closest"] & (rows["target"] != rows["label"])]
     size = attacked["linf"].where(attacked["norm"] == "linf", attacked["l2"])
     sizes = attacked.assign(size=np.where(attacked["fooled"], size, np.inf))
     return sizes.groupby([*RUN, "index"], sort=False)["size"].min().reset_index()

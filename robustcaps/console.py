@@ -212,6 +212,7 @@ def show_verdict(console: Console, summary: str, checks: pd.DataFrame) -> None:
         grid.add_column(name, no_wrap=name in ("check", "flag"))
     for line in checks.itertuples():
         flag = "[red]proof[/]" if line.proof else "[yellow]sign[/]" if line.flagged else ""
-        grid.add_row(escape(line.check), flag, escape(line.words), escape(line.remedy) if line.flagged else "")
+        remedy = str(line.remedy) if line.flagged else ""
+        grid.add_row(escape(str(line.check)), flag, escape(str(line.words)), escape(remedy))
     console.print(grid)
     console.print(summary, soft_wrap=True, highlight=False, markup=False)

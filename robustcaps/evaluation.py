@@ -75,7 +75,7 @@ def evaluate(
     fixed = {"suite": suite, "model": model_name or type(model).__name__, "data": data.name, "attack": attack.name}
     kind: dict[str, Any] = {
         "goal": attack.aim.goal,
-        "surrogate": "+".join(attack.surrogates),
+        "surrogate": attack.crafted_on,
         "closest": attack.closest,
     }
     frame = frame.assign(**fixed, **kind, seed=seed)

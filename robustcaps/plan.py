@@ -122,7 +122,8 @@ def _cells_of_data(suite: Suite, workshop: Workshop, data_spec: DataSpec, data: 
                 }
             for seed in suite.seeds if attack.randomised else suite.seeds[:1]:
                 parts = {"model": network, "data": {"digest": data.digest}, "attack": chosen}
-                settings = {"rows_version": ROWS_VERSION, **parts, "seed": seed, **_execution_settings(workshop)}
+                extra = {**_execution_settings(workshop), **_batch_settings(chosen, suite)}
+                settings = {"rows_version": ROWS_VERSION, **parts, "seed": seed, **extra}
                 specs = (model_spec, data_spec, attack_spec)
                 work = rows * attack.passes
                 yield Cell(suite.name, *specs, seed, suite.batch_size, rows, work, settings, surrogates)
@@ -160,6 +161,12 @@ def _execution_settings(workshop: Workshop) -> dict[str, Any]:
     """Return how networks are computed, if not as they are written; else nothing, as in cells of old."""
     on = workshop.setting.execution.switched_on
     return {"execution": on} if on else {}
+
+
+def _batch_settings(attack: dict[str, Any], suite: Suite) -> dict[str, Any]:
+    """Return the batch size where rows may depend on it: other libraries draw random numbers for whole batches."""
+    foreign = "library" in attack or any(_batch_settings(part, suite) for part in attack.get("parts", ()))
+    return {"batch_size": suite.batch_size} if foreign else {}
 
 
 def _surrogates(attack: Attack, suite: Suite) -> dict[str, ModelSpec]:

@@ -56,19 +56,26 @@ def with_worst_case(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _worst_case(group: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per (sample, target, eps) that is fooled if any attack fooled the sample at that eps or less."""
+    """Return one row per (sample, target, eps): fooled, or mistaken, if any attack did that at this eps or less."""
     sample = ["index", "target"]
-    fooled = group.pivot_table(index=sample, columns="eps", values="fooled", aggfunc="max").astype(float)
-    fooled = fooled.sort_index(axis=1).cummax(axis=1).ffill(axis=1).fillna(0.0) > 0
-    held = group.sort_values(["fooled", "eps"], ascending=[False, True], kind="stable").drop_duplicates(sample)
-    wide = fooled.melt(ignore_index=False, value_name="fooled").reset_index()
-    worst = wide.merge(held.drop(columns=["eps", "fooled"]), on=sample)
-    worst["adv_pred"] = worst["adv_pred"].where(worst["fooled"], worst["clean_pred"])
+    marked = group.assign(mistaken=group["adv_pred"] != group["label"]).sort_values("eps", kind="stable")
+    worst = _so_far(marked, "fooled").merge(_so_far(marked, "mistaken"), on=[*sample, "eps"])
+    first = marked.sort_values(["fooled", "mistaken"], ascending=False, kind="stable").drop_duplicates(sample)
+    worst = worst.merge(first.drop(columns=["eps", "fooled", "mistaken"]), on=sample)
+    worst["adv_pred"] = worst["adv_pred"].where(worst["mistaken"], worst["label"])
     spent = worst[sample].merge(group.groupby(sample)[list(COSTS)].sum().reset_index(), on=sample, how="left")
-    first = worst["eps"] == worst["eps"].min()
+    smallest = worst["eps"] == worst["eps"].min()
     for cost in COSTS:
-        worst[cost] = np.where(first, spent[cost], 0.0)
+        worst[cost] = np.where(smallest, spent[cost], 0.0)
     return worst.assign(attack=WORST_CASE, valid=True, violation="", surrogate="", seed=0)[list(group.columns)]
+
+
+def _so_far(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return, for every (sample, target, eps), whether a column was true at that eps or a smaller one."""
+    found = rows.pivot_table(index=["index", "target"], columns="eps", values=column, aggfunc="max").astype(float)
+    return (
+        (found.cummax(axis=1).ffill(axis=1).fillna(0.0) > 0).melt(ignore_index=False, value_name=column).reset_index()
+    )
 
 
 def markdown(table: pd.DataFrame, goal: str) -> str:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import robustcaps  # noqa: F401  # isort: skip  # before torch: it says how PyTorch's threads wait for work
+
 import os
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from robustcaps.data.base import Data
-from robustcaps.registry import ATTACKS, DATASETS, MODELS, Registry
+from robustcaps.registry import ATTACKS, DATASETS, DIAGNOSTICS, MODELS, Registry
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for GPUs are tested on the CPU; read when triton is imported
 
@@ -110,8 +112,8 @@ def suite(tmp_path: Path) -> Path:
 @pytest.fixture
 def registries() -> Iterator[None]:
     """What a test registers in this process is forgotten after it."""
-    kinds: tuple[Registry[Any], ...] = (ATTACKS, DATASETS, MODELS)
-    before = [(kind.names(), dict(kind._entries))[1] for kind in kinds]
+    kinds: tuple[Registry[Any], ...] = (ATTACKS, DATASETS, DIAGNOSTICS, MODELS)
+    before = [(kind.names("loaded"), dict(kind._entries))[1] for kind in kinds]
     yield
     for kind, entries in zip(kinds, before, strict=True):
         kind._entries.clear()

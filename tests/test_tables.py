@@ -208,3 +208,21 @@ def test_there_is_a_figure_for_all_that_was_found():
     (survivors,) = [line for line in figures["distances"].axes[0].lines if len(line.get_xdata()) > 1]
     assert survivors.get_ydata().tolist() == [1, 0.75, 0.5, 0.25]
     assert [text.get_text() for text in figures["transfer"].axes[0].texts] == ["0.75"]
+
+
+def test_the_worst_case_of_targeted_attacks_counts_who_is_mistaken_too():
+    kind = {"goal": "targeted", "target": 2}
+    frame = pd.concat([attacked(name, 0.1, [False] * 4, **kind).assign(adv_pred=[0, 1, 1, 1]) for name in ("a", "b")])
+    line = summarise(with_worst_case(frame)).set_index("attack").loc[WORST_CASE]
+    assert (line["success"], line["accuracy"]) == (0, 0.25)
+
+
+def test_the_true_class_as_a_target_is_no_distance():
+    frame = attacked("cw", 1.0, [True] * 4, goal="targeted", closest=True, l2=0.7, norm="l2", target=1)
+    own = attacked("cw", 1.0, [True] * 4, goal="targeted", closest=True, l2=0.0, norm="l2", target=0)
+    assert distances(pd.concat([frame, own])).iloc[0]["median"] == 0.7
+
+
+def test_targeted_attacks_alone_have_no_figure_of_cost():
+    frame = pd.concat([attacked(name, 0.1, [True] * 4, goal="targeted", target=1) for name in ("a", "b")])
+    assert list(dict(draw_all(summarise(frame), frame))) == ["targets"]

@@ -18,7 +18,7 @@ from robustcaps.data.base import Data
 
 FOOLBOX: Any = foolbox  # it does not declare what it exports
 SWEEP = [round(0.01 * k, 2) for k in range(1, 11)]
-IMAGES = 200
+IMAGES = 500
 STEPS = 10
 
 

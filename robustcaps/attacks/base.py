@@ -7,6 +7,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypeVar, final
 
 import torch
@@ -17,7 +18,7 @@ from robustcaps.attacks.counted import CountedModel, Counts
 from robustcaps.attacks.goals import Aim, Goal, Targeted, Untargeted
 from robustcaps.attacks.guard import Snapshot, proposal_violations
 from robustcaps.attacks.norms import NormName
-from robustcaps.attacks.rations import QueriesSpent, Ration
+from robustcaps.attacks.rations import Ration
 from robustcaps.errors import UserError
 from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS
@@ -61,6 +62,8 @@ class Attack(ABC):
     """Of a part: the name and the options it was made with."""
     surrogates: tuple[str, ...] = ()
     """The names of other models it crafts on, if any; `bind` loads them."""
+    crafted_on: str = ""
+    """What rows say about that, if the attacked model itself is asked nothing."""
 
     def bind(self, load: Callable[[str], nn.Module]) -> None:
         """Get the surrogates, for the data at hand, before a sweep."""
@@ -90,28 +93,27 @@ class Attack(ABC):
         counted = model if isinstance(model, CountedModel) else CountedModel(model, Counts.zeros(len(images)))
         rows = torch.arange(len(images), device=images.device)
         given, wish = images.detach().clone(), goal.select(rows)
-        ration = Ration(self.max_queries, counted.rows, images.detach(), goal) if self.max_queries else None
-        counted = counted.attacked(images.detach(), ration)
+        kept, kept_goal = images.detach().clone(), goal.select(rows)
+        ration = Ration(self.max_queries, counted.rows, kept, kept_goal) if self.max_queries else None
+        counted = counted.attacked(images.detach().clone(), ration)
         snapshot = Snapshot.take(counted.model, (given, images), (wish.classes, goal.classes))
         draws = draws or Draws(0, rows)
         proposals = iter(self.run_sweep(counted, given, wish, budgets, draws))
-        for place, budget in enumerate(budgets):
-            if ration is not None:
-                ration.start(budget)
+        for budget in budgets:
+            before, booked = counted.counts.copy(), counted.noise.booked
             try:
                 with counted.watched():
-                    proposed: Any = next(proposals, None)
-            except QueriesSpent:
-                proposals = iter(self.run_sweep(counted, given, wish, budgets[place + 1 :], draws))
-                proposed = ration.best if ration is not None else None
+                    if ration is None:
+                        proposed: Any = next(proposals, None)
+                    else:
+                        proposed = ration.run(budget, partial(self.run_sweep, counted, given, wish, [budget], draws))
             except BaseException:
                 snapshot.restore()  # the model may be attacked again, by another
                 raise
-            if ration is not None:
-                proposed = ration.settle(proposed)
-            changed = snapshot.restore()
+            changed = snapshot.restore() or ("changed-counts" if counted.tampered(before, booked) else "")
             broken = [changed] * len(images) if changed else proposal_violations(proposed, images, budget)
-            yield Proposal(budget, _sound(proposed, images, broken), broken)
+            sound = _sound(proposed, images, broken)
+            yield Proposal(budget, sound, _with_complaints(broken, sound, images, counted.complained()))
 
     def at(
         self,
@@ -152,6 +154,16 @@ def _sound(proposed: Any, images: Tensor, violations: list[str]) -> Tensor:
     if not bool(sound.any()):
         return images
     return torch.where(sound[:, None, None, None], proposed.detach(), images)
+
+
+def _with_complaints(broken: list[str], sound: Tensor, images: Tensor, complaints: list[str]) -> list[str]:
+    """Name what attacks inside the attack did wrong on samples for which nothing else was proposed."""
+    if not any(complaints):
+        return broken
+    nothing = (sound == images).flatten(1).all(1).tolist()
+    return [
+        name or (complaint if empty else "") for name, complaint, empty in zip(broken, complaints, nothing, strict=True)
+    ]
 
 
 def _aim(goal: str, target: int | str | None) -> Aim:

@@ -55,8 +55,7 @@ class Budget:
 
     def reach(self, images: Tensor) -> Tensor:
         """Return how large each image's perturbation may be, (n,) in float64: the radius, and what rounding adds."""
-        radius = self.radius(images).double().flatten()
-        return radius + TOLERANCE * radius.clamp_min(1.0)
+        return reach(self.radius(images)).flatten()
 
     def select(self, rows: Tensor) -> Budget:  # noqa: ARG002
         """Return the budget of some of the samples: the same for all of them, unless each has a radius of its own."""
@@ -87,6 +86,12 @@ class Radii(Budget):
     def shared_eps(self) -> None:
         """None: every image has its own."""
         return None
+
+
+def reach(radius: Tensor) -> Tensor:
+    """Return radii in float64, and what rounding may add to them."""
+    wide = radius.double()
+    return wide + TOLERANCE * wide.clamp_min(1.0)
 
 
 def budgets(eps: float | Sequence[float], norm: NormName = "linf", unit: Unit = "pixel") -> tuple[Budget, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,10 +30,6 @@ class Counts:
         """Return fresh counters."""
         return cls(*(torch.zeros(n, dtype=torch.float64) for _ in range(3)))
 
-    def of_surrogate(self) -> Counts:
-        """Return the same counters for another model, whose passes cost as much but ask the attacked one nothing."""
-        return Counts(self.forwards, self.backwards, torch.zeros_like(self.queries))
-
     def since(self, before: Counts) -> Counts:
         """Return what has been counted since."""
         return Counts(self.forwards - before.forwards, self.backwards - before.backwards, self.queries - before.queries)
@@ -45,21 +41,27 @@ class Counts:
 
 @dataclass
 class Noise:
-    """The state of the global generator for a model that draws from it: its own, so that attacks' stays untouched."""
+    """What all wrappers of a model share: above all the state of the global generator for a model that draws from it.
+
+    It is the model's own, so that the attacks' stays untouched.
+    """
 
     state: Tensor = field(default_factory=lambda: torch.Generator().manual_seed(0).get_state())
-    drawing: bool = False
+    booked: float = 0.0
+    """How many passes were booked in all: to be compared with the counts, which attacks can reach."""
+    under_way: ClassVar[int] = 0
+    """How many passes of any counted model are being made just now: what these call is booked already."""
 
     @contextmanager
     def drawn(self) -> Iterator[None]:
         """Let what runs inside draw on from where this model's last draw ended."""
         outside = torch.get_rng_state()
         torch.set_rng_state(self.state)
-        self.drawing = True
+        Noise.under_way += 1
         try:
             yield
         finally:
-            self.drawing = False
+            Noise.under_way -= 1
             self.state = torch.get_rng_state()
             torch.set_rng_state(outside)
 
@@ -80,6 +82,7 @@ class CountedModel(nn.Module):
         originals: Tensor | None = None,
         ration: Ration | None = None,
         noise: Noise | None = None,
+        complaints: dict[int, str] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -89,22 +92,31 @@ class CountedModel(nn.Module):
         self.originals = originals
         self.ration = ration
         self.noise = noise or Noise()
+        self.complaints = {} if complaints is None else complaints
 
     def select(self, rows: Tensor) -> CountedModel:
         """Return the same model for some of the samples, which may come several times; passes are booked on those."""
         originals = None if self.originals is None else self.originals[rows]
-        return self._for(self.rows[rows.cpu()], originals, self.ration)
+        return self._for(self.rows[rows.cpu()], originals, self.ration, self.complaints)
 
     def attacked(self, images: Tensor, ration: Ration | None) -> CountedModel:
         """Return the same model for an attack on these images, its passes rationed."""
-        return self._for(self.rows, images, ration)
+        return self._for(self.rows, images, ration, {})
+
+    def complain(self, names: Sequence[str]) -> None:
+        """Note which rule an attack inside the attack broke on each sample, '' for none."""
+        self.complaints.update((row, name) for row, name in zip(self.rows.tolist(), names, strict=True) if name)
+
+    def complained(self) -> list[str]:
+        """Return what was noted about each sample, '' for nothing."""
+        return [self.complaints.get(row, "") for row in self.rows.tolist()]
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Book passes of the wrapped model, too, for attacks that unwrap it; a compiled one takes no hooks."""
 
         def book(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            if self.noise.drawing or not inputs or not isinstance(inputs[0], Tensor):
+            if Noise.under_way or not inputs or not isinstance(inputs[0], Tensor):
                 return None
             rows, share = self._book(inputs[0])
             return (self._tapped(inputs[0], rows, share), *inputs[1:])
@@ -118,12 +130,11 @@ class CountedModel(nn.Module):
         finally:
             hook.remove()
 
-    def surrogate(self, model: nn.Module) -> CountedModel:
-        """Return another model whose passes are booked on the same samples, but are no queries of this one."""
-        return CountedModel(model, self.counts.of_surrogate(), self.rows, originals=self.originals)
-
-    def _for(self, rows: Tensor, originals: Tensor | None, ration: Ration | None) -> CountedModel:
-        return CountedModel(self.model, self.counts, rows, originals=originals, ration=ration, noise=self.noise)
+    def _for(
+        self, rows: Tensor, originals: Tensor | None, ration: Ration | None, complaints: dict[int, str]
+    ) -> CountedModel:
+        shared: dict[str, Any] = {"noise": self.noise, "ration": ration, "complaints": complaints}
+        return CountedModel(self.model, self.counts, rows, originals=originals, **shared)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of the images and book the pass."""
@@ -136,14 +147,6 @@ class CountedModel(nn.Module):
         reading = self._pass(self._zoo("scores").read, images)
         self._note(images, reading.logits)
         return reading
-
-    def scores(self, images: Tensor) -> Tensor:
-        """Return the paper's class scores and book the pass."""
-        return self.read(images).scores
-
-    def votes(self, images: Tensor) -> Tensor:
-        """Return the votes for the class capsules and book the pass; only capsule networks have them."""
-        return self._pass(self._capsules().votes, images)
 
     def vote_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the classes' logits without and with routing, from one pass; only capsule networks have them."""
@@ -187,7 +190,14 @@ class CountedModel(nn.Module):
             share = share * self.ration.take(rows)
         for counter in (self.counts.forwards, self.counts.queries):
             counter.index_add_(0, rows, share)
+        self.noise.booked += float(share.sum())
         return rows, share
+
+    def tampered(self, before: Counts, booked: float) -> bool:
+        """Return whether somebody else has changed the counts since they were `before`, and `booked` so many."""
+        since = self.counts.since(before)
+        wrong = abs(float(since.queries.sum()) - (self.noise.booked - booked)) > 1e-6
+        return wrong or bool((since.forwards < since.queries).any() or (since.backwards < 0).any())
 
     def _note(self, images: Tensor, logits: Tensor) -> None:
         """Let the ration remember what was asked, and whether it reached the goal."""

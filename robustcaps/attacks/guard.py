@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from robustcaps.attacks.budget import TOLERANCE, Budget
+from robustcaps.models.base import Classifier
 
 
 def proposal_violations(proposal: Any, images: Tensor, budget: Budget) -> list[str]:
@@ -54,6 +55,8 @@ class Snapshot:
     """Each module with its class."""
     methods: list[tuple[nn.Module | type, dict[str, Any]]]
     """Each class with its methods, then each module with those set on itself."""
+    values: list[tuple[nn.Module, dict[str, Any]]]
+    """Each module with its settings."""
     state: dict[str, Tensor]
     modes: dict[str, bool]
     gradients: dict[str, bool]
@@ -72,6 +75,7 @@ class Snapshot:
             structure=[(module, _tables(module)) for module in model.modules()],
             kinds=[(module, type(module)) for module in model.modules()],
             methods=[(owner, _functions(owner)) for owner in _owners(model)],
+            values=[(module, _values(module, whole=isinstance(model, Classifier))) for module in model.modules()],
             state={name: tensor.detach().clone() for name, tensor in _state(model).items()},
             modes={name: module.training for name, module in model.named_modules()},
             gradients={name: parameter.requires_grad for name, parameter in model.named_parameters()},
@@ -84,7 +88,7 @@ class Snapshot:
     def restore(self) -> str:
         """Put everything back as it was and return the name of what an attack had changed, '' for nothing."""
         torch_settings = self._restore_settings()  # first: what follows makes tensors itself
-        structure = [self._restore_methods(), self._restore_structure()]
+        structure = [self._restore_methods(), self._restore_structure(), self._restore_values()]
         values = [self._restore_state(), self._restore_gradients(), self._restore_modes(), self._restore_inputs()]
         changes = [*structure, *values, self._restore_generators(), self._restore_grad_mode(), torch_settings]
         return next(filter(None, changes), "")
@@ -98,6 +102,15 @@ class Snapshot:
                     changed = "changed-structure"
                     now.clear()
                     now.update(before)
+        return changed
+
+    def _restore_values(self) -> str:
+        changed = ""
+        for module, values in self.values:
+            for name, before in values.items():
+                if vars(module).get(name, _GONE) != before:
+                    changed = "changed-structure"
+                    setattr(module, name, before)
         return changed
 
     def _restore_methods(self) -> str:
@@ -174,6 +187,19 @@ def _tables(module: nn.Module) -> dict[str, dict[Any, Any]]:
     tables = {name: table for name, table in vars(module).items() if isinstance(table, dict)}
     wanted = {"_modules", "_parameters", "_buffers"}
     return {name: dict(table) for name, table in tables.items() if name in wanted or name.endswith("hooks")}
+
+
+_GONE = object()
+
+
+def _values(module: nn.Module, *, whole: bool) -> dict[str, Any]:
+    """Return the settings of a module: words, switches and records; of our own models numbers, too.
+
+    Others may keep tallies in numbers, and change them by themselves.
+    """
+    kinds = (bool, str, int, float, tuple) if whole else (bool, str)
+    own = {name: value for name, value in vars(module).items() if name != "training" and not name.startswith("_")}
+    return {name: value for name, value in own.items() if isinstance(value, kinds) or is_dataclass(value)}
 
 
 def _same_table(now: dict[Any, Any], before: dict[Any, Any], *, by_value: bool) -> bool:

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from robustcaps.attacks.base import Attack
-from robustcaps.attacks.budget import TOLERANCE, Budget, Radii
+from robustcaps.attacks.budget import Budget, Radii, reach
 from robustcaps.attacks.closest import Closest
 from robustcaps.attacks.counted import CountedModel
 from robustcaps.attacks.goals import Goal
@@ -53,16 +53,16 @@ class Ladder:
 
     def descend(self, attack: Attack) -> None:
         """Find the lowest rung on which the attack succeeds, below those reached so far; a closest one at once."""
-        below = torch.full_like(self.fooled, -1)
+        below, searches = torch.full_like(self.fooled, -1), isinstance(attack, (Closest, Smallest))
         while True:
             rows = torch.nonzero(self.fooled - below > 1).flatten()
             if len(rows) == 0:
                 return
             middle = (self.fooled[rows] + below[rows]) // 2
-            tried = self.fooled[rows] - 1 if isinstance(attack, Closest) else middle
+            tried = self.fooled[rows] - 1 if searches else middle
             hit = self._try(attack, rows, tried)
             below[rows] = torch.where(hit, below[rows], tried)
-            if isinstance(attack, Closest):
+            if searches:
                 return
 
     def _try(self, attack: Attack, rows: Tensor, tried: Tensor) -> Tensor:
@@ -71,7 +71,9 @@ class Ladder:
         radii = self.rungs[rows, tried][:, None, None, None]
         budget = Radii(self.budget.eps, self.budget.norm, radii=radii)
         proposed = attack.run(model, images, goal, budget, self.draws.select(rows))
-        hit = torch.tensor([not name for name in proposal_violations(proposed, images, budget)], device=rows.device)
+        broken = proposal_violations(proposed, images, budget)
+        model.complain(broken)
+        hit = torch.tensor([not name for name in broken], device=rows.device)
         if bool(hit.any()):
             sound = hit.nonzero().flatten()
             with torch.no_grad():
@@ -82,7 +84,7 @@ class Ladder:
     def _keep(self, rows: Tensor, found: Tensor, tried: Tensor) -> None:
         """Keep adversarial images, on the lowest rung that they fit on."""
         size = self.budget.ball.size(found - self.images[rows])[:, None]
-        fits = size <= self.rungs[rows] + TOLERANCE * self.rungs[rows].clamp_min(1.0)
+        fits = size <= reach(self.rungs[rows])
         self.fooled[rows] = torch.minimum(fits.int().argmax(1), tried)
         self.best[rows] = found
 

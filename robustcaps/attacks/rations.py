@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from robustcaps.attacks.goals import Goal
 
 
 class QueriesSpent(Exception):  # noqa: N818  no error: the attack is over
-    """No sample that was asked about has a query left."""
+    """No sample has a query left."""
 
 
 class Ration:
@@ -30,8 +31,18 @@ class Ration:
         self.place[rows] = torch.arange(len(rows))
         self.open = torch.zeros(0, dtype=torch.bool)
 
-    def start(self, budget: Budget) -> None:
-        """Begin anew, for the next budget."""
+    def run(self, budget: Budget, sweep: Callable[[], Iterable[Any]]) -> Any:
+        """Return the proposal of a sweep over this one budget, with the queries it may have: none is shared by others.
+
+        Until nobody has a query left, those without go on unheard: who shares their batch notices nothing.
+        """
+        self._start(budget)
+        try:
+            return self._settled(next(iter(sweep()), None))
+        except QueriesSpent:
+            return self.best
+
+    def _start(self, budget: Budget) -> None:
         n = len(self.images)
         self.ball, self.reach = budget.ball, budget.reach(self.images)
         self.spent = torch.zeros(n, dtype=torch.long)
@@ -45,7 +56,7 @@ class Ration:
         copies_before = (places[:, None] == places[None, :]).tril(-1).sum(1)
         self.open = self.spent[places] + copies_before < self.limit
         self.refused[places[~self.open]] = True
-        if len(rows) and not bool(self.open.any()):
+        if len(self.refused) and bool(self.refused.all()):
             raise QueriesSpent
         self.spent.index_add_(0, places, self.open.long())
         return self.open.double()
@@ -60,7 +71,7 @@ class Ration:
             self.best[places[chosen]] = asked[chosen]
         self.reached[places[hit]] = True
 
-    def settle(self, proposed: Any) -> Any:
+    def _settled(self, proposed: Any) -> Any:
         """Return the proposals, with the best query in place of those of samples that asked for too much."""
         fits = isinstance(proposed, Tensor) and proposed.shape == self.best.shape and proposed.dtype == self.best.dtype
         if not fits or not bool(self.refused.any()):

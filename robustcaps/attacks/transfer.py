@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import BeforeValidator, Field
@@ -33,6 +33,15 @@ class Ensemble(nn.Module):
         return torch.stack([member(images).log_softmax(1) for member in self.members]).mean(0)
 
 
+class Crafted(NamedTuple):
+    """What was made of a sample: for every budget an image, the rule it broke if any, and what it cost."""
+
+    images: list[Tensor]
+    broken: list[str]
+    costs: list[Tensor]
+    """(2,): forwards, backwards."""
+
+
 class Transfer(Attack):
     """Crafts on surrogates, and remembers what it crafted: the next target gets the same images for nothing."""
 
@@ -42,10 +51,11 @@ class Transfer(Attack):
         self.passes = attack.passes
         self.given = tuple(surrogates)
         self.surrogates = tuple(x if isinstance(x, str) else type(x).__name__ for x in surrogates)
+        self.crafted_on = "+".join(self.surrogates)
         self.model: nn.Module | None = None
         self.digest = ""
-        self.crafted: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
-        """By sample: its image for every budget, and what these cost (forwards, backwards)."""
+        self.crafted: dict[str, Crafted] = {}
+        """By sample."""
 
     def bind(self, load: Callable[[str], nn.Module]) -> None:
         """Load the surrogates; what was crafted on others is forgotten."""
@@ -64,15 +74,21 @@ class Transfer(Attack):
         self, model: CountedModel, images: Tensor, goal: Goal, budgets: Sequence[Budget], draws: Draws
     ) -> Iterator[Tensor]:
         """Yield the images crafted for each budget; their cost is booked whoever they were crafted for."""
-        keys = [_key(*sample, budgets) for sample in zip(images, goal.classes, _numbers(draws), strict=True)]
+        radii = torch.stack([budget.radius(images).flatten() for budget in budgets], 1).tolist()
+        wishes = [(goal.sign, target, budgets[0].norm) for target in goal.classes.tolist()]
+        numbers = [(draws.seed, index) for index in draws.indices.tolist()]
+        keys = [_key(*sample) for sample in zip(images, wishes, numbers, radii, strict=True)]
         missing = [place for place, key in enumerate(keys) if key not in self.crafted]
         if missing:
             rows = torch.tensor(missing, device=images.device)
             new = [keys[place] for place in missing]
-            self._craft(new, images[rows], goal.select(rows), budgets, draws.select(rows))
+            balls = [budget.select(rows) for budget in budgets]
+            self._craft(new, images[rows], goal.select(rows), balls, draws.select(rows))
         for place in range(len(budgets)):
-            proposed = torch.stack([self.crafted[key][0][place] for key in keys]) if keys else images
-            costs = torch.stack([self.crafted[key][1][place] for key in keys]) if keys else torch.zeros(0, 2)
+            made = [self.crafted[key] for key in keys]
+            proposed = torch.stack([sample.images[place] for sample in made]) if keys else images
+            costs = torch.stack([sample.costs[place] for sample in made]) if keys else torch.zeros(0, 2)
+            model.complain([sample.broken[place] for sample in made])
             for counter, cost in zip((model.counts.forwards, model.counts.backwards), costs.unbind(1), strict=True):
                 counter.index_add_(0, model.rows, cost)
             yield proposed.to(images)
@@ -83,26 +99,22 @@ class Transfer(Attack):
             raise UserError("transfer: its surrogates are not loaded; run it with rc.evaluate or in a suite.")
         counts = Counts.zeros(len(images))
         surrogate = CountedModel(self.model, counts, originals=images)
-        kept: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in keys]
+        kept = [Crafted([], [], []) for _ in keys]
         before = counts.copy()
         for proposal in self.parts[0].sweep(surrogate, images, goal, budgets, draws):
             spent = counts.since(before)
             before = counts.copy()
             costs = torch.stack([spent.forwards, spent.backwards], 1)
-            for (own_images, own_costs), image, cost in zip(kept, proposal.images, costs, strict=True):
-                own_images.append(image)
-                own_costs.append(cost)
+            for sample, image, name, cost in zip(kept, proposal.images, proposal.violations, costs, strict=True):
+                sample.images.append(image)
+                sample.broken.append(name)
+                sample.costs.append(cost)
         self.crafted.update(zip(keys, kept, strict=True))
 
 
-def _numbers(draws: Draws) -> list[tuple[int, int]]:
-    return [(draws.seed, index) for index in draws.indices.tolist()]
-
-
-def _key(image: Tensor, target: Tensor, number: tuple[int, int], budgets: Sequence[Budget]) -> str:
+def _key(image: Tensor, *rest: object) -> str:
     """Return what the crafting of a sample depends on, beside the surrogates and the attack."""
-    text = f"{int(target)} {number} {[(b.eps, b.norm, b.unit) for b in budgets]}"
-    return hashlib.sha256(image.detach().cpu().numpy().tobytes() + text.encode()).hexdigest()
+    return hashlib.sha256(image.detach().cpu().numpy().tobytes() + repr(rest).encode()).hexdigest()
 
 
 def _as_list(value: object) -> object:

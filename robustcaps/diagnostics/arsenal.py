@@ -79,7 +79,7 @@ def by_more_steps(case: Case, rows: Tensor) -> Tensor:
 
 def by_square(case: Case, rows: Tensor) -> Tensor:
     """Search at random, with the outputs alone."""
-    return case.attack(load_attack("square", queries=500, eps=case.eps, norm=case.budget.norm), rows)
+    return case.attack(load_attack("square", queries=1000, eps=case.eps, norm=case.budget.norm), rows)
 
 
 def by_votes(case: Case, rows: Tensor) -> Tensor:

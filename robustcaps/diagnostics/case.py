@@ -28,6 +28,9 @@ BATCH = 128
 PASSES = 15
 """How many passes decide what a randomised model answers."""
 
+SURE = 3.0
+"""The standard deviation of logits over classes where one stands out by 6 (of 4 classes) to 10 (of 10)."""
+
 TextbookLoss = Literal["ce", "ce-scores", "training"]
 
 
@@ -108,24 +111,24 @@ class Case:
     @functools.cached_property
     def spread(self) -> float:
         """How much the outputs of an image typically differ from class to class."""
-        return float(self.outputs.std(1).mean().clamp_min(1e-38))
+        return float(self.outputs.std(1).nanmean().clamp_min(1e-38))
 
     @functools.cached_property
     def objective(self) -> Loss:
         """What the textbook attack climbs.
 
-        Outputs with a spread below 1 are scaled up to it: softmax is uniform on tiny ones, and would lead to the mean of
-        the other classes whatever the model.
+        Small outputs are scaled up to the spread of a network that is sure of its answers: softmax is nearly uniform on
+        them, and would lead to the mean of the other classes, whatever the model.
         """
         if self.textbook.loss == "ce":
-            return plain_cross_entropy(max(1.0, 1.0 / self.spread))
+            return plain_cross_entropy(max(1.0, SURE / self.spread))
         return LOSSES[self.textbook.loss]
 
     @functools.cached_property
     def wobble(self) -> float:
         """How much the outputs change from pass to pass on the same image, as a share of their spread, at most."""
         passes = torch.stack([self._outputs(self.everything, self.all_images) for _ in range(3)])
-        return float((passes - self.outputs).abs().amax().nan_to_num(torch.inf)) / self.spread
+        return float((passes - self.outputs).abs().nan_to_num(0.0).amax()) / self.spread
 
     @property
     def randomised(self) -> bool:

@@ -40,9 +40,8 @@ class Subject(nn.Module):
             outputs = self.model(images)
         if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(images):
             what = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise UserError(
-                f"the model must answer {len(images)} images with ({len(images)}, classes), not with {what}."
-            )
+            n = len(images)
+            raise UserError(f"the model must answer {n} images with outputs ({n}, classes), not {what}.")
         return outputs.float()
 
     @contextmanager

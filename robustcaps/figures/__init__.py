@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from robustcaps.breakdowns import smallest_sizes, target_matrix, transfer_matrix
-from robustcaps.figures.cost import draw_cost
+from robustcaps.figures.cost import comparable, draw_cost
 from robustcaps.figures.curves import draw_all_curves
 from robustcaps.figures.maps import draw_target_maps, draw_transfer_map
 from robustcaps.figures.sizes import draw_sizes
@@ -20,7 +20,7 @@ __all__ = ["STYLE", "draw_all", "save"]
 def draw_all(table: pd.DataFrame, rows: pd.DataFrame, *, published: bool = False) -> Iterator[tuple[str, Figure]]:
     """Yield (name, figure) for everything that there is something to show of."""
     yield from draw_all_curves(table, published=published)
-    if len(set(table.loc[table["eps"] > 0, "attack"])) > 1:
+    if len(set(comparable(table)["attack"])) > 1:
         yield "cost", draw_cost(table)
     if not (sizes := smallest_sizes(rows)).empty:
         yield "distances", draw_sizes(sizes)

@@ -22,8 +22,8 @@ def draw_cost(table: pd.DataFrame) -> Figure:
 
     The eps is the largest that most attacks of the panel were run with; lower and further left is a better attack.
     """
-    part = table[(table["goal"] == "untargeted") & (table["eps"] > 0) & (table["attack"] != WORST_CASE)]
-    panels = list((part if len(part) else table).groupby(["data", "norm", "unit"], sort=False))
+    part = comparable(table)
+    panels = list(part.groupby(["data", "norm", "unit"], sort=False))
     colours = model_colours(part)
     markers = {attack: MARKERS[place % len(MARKERS)] for place, attack in enumerate(part["attack"].unique())}
     style: Any = {**sns.axes_style("whitegrid"), **STYLE}
@@ -51,6 +51,11 @@ def draw_cost(table: pd.DataFrame) -> Figure:
         figure.suptitle("Robustness against cost (bars: Wilson 95 %)")
         figure.legend(handles=legend, loc="outside right center", frameon=False)
     return figure
+
+
+def comparable(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines that can be compared by cost: of single, untargeted attacks."""
+    return table[(table["goal"] == "untargeted") & (table["eps"] > 0) & (table["attack"] != WORST_CASE)]
 
 
 def _common_eps(panel: pd.DataFrame) -> float:

@@ -71,6 +71,12 @@ CHEATS = {
     "gives up after one eps": (LAZY, "not-a-tensor"),
     "edits the images": ("return images.data.mul_(0)", "changed-inputs"),
     "shrinks the images": ("images.data = images.data[:1]; return images", "changed-inputs"),
+    "edits all copies of the images": (
+        "images.copy_(1 - images); model.originals.copy_(images); return images.clone()",
+        "changed-inputs",
+    ),
+    "hides its passes": ("model(images); model.counts.forwards.zero_(); return images", "changed-counts"),
+    "makes up passes": ("model.counts.queries.sub_(1); return images", "changed-counts"),
     "edits the labels": ("labels.add_(1); return images", "changed-inputs"),
     "edits weights": ("model.model[2].weight.data.mul_(-1); return images", "changed-weights"),
     "shrinks weights": ("model.model[2].weight.data = torch.zeros(3, 1); return images", "changed-weights"),

@@ -9,7 +9,7 @@ import robustcaps as rc
 from robustcaps.attacks.budget import Budget
 from robustcaps.attacks.counted import CountedModel, Counts
 from robustcaps.attacks.goals import Untargeted
-from robustcaps.attacks.rations import QueriesSpent, Ration
+from robustcaps.attacks.rations import Ration
 
 
 def images_of(n):
@@ -47,12 +47,6 @@ def test_images_without_a_place_are_booked_on_the_sample_they_are_closest_to():
     assert model.counts.backwards.tolist() == [0, 0, 1]
 
 
-def test_a_surrogate_costs_passes_but_no_queries():
-    model = counted(2)
-    model.surrogate(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))(images_of(2))
-    assert (model.counts.forwards.tolist(), model.counts.queries.tolist()) == ([1, 1], [0, 0])
-
-
 class Noisy(nn.Module):
     def forward(self, images):
         return images.flatten(1)[:, :3] + torch.rand(len(images), 3)
@@ -75,35 +69,47 @@ class Brightness(nn.Module):
         return torch.stack([0.5 - mean, mean - 0.5], 1)
 
 
-def rationed(limit, images, eps):
+def rationed(limit, images, eps, queries):
+    """Let queries be asked of the brightness, each an (index of samples, images) pair; return what comes of it."""
     goal = Untargeted(torch.zeros(len(images), dtype=torch.long))
     ration = Ration(limit, torch.arange(len(images)), images, goal)
-    ration.start(Budget(eps))
-    return CountedModel(Brightness(), Counts.zeros(len(images)), originals=images, ration=ration), ration
+    model = CountedModel(Brightness(), Counts.zeros(len(images)), originals=images, ration=ration)
+
+    def sweep():
+        for rows, asked in queries:
+            model.select(torch.tensor(rows))(asked)
+        yield torch.zeros_like(images)
+
+    return ration.run(Budget(eps), sweep), model.counts.queries.tolist()
 
 
 def test_a_ration_keeps_the_first_hit_inside_the_ball():
     images = torch.full((1, 1, 2, 2), 0.4)
-    model, ration = rationed(4, images, eps=0.2)
-    for value in (0.7, 0.55, 0.6, 0.3):  # outside, the hit, another one, none
-        model(torch.full_like(images, value))
-    with pytest.raises(QueriesSpent):
-        model(images)
-    assert ration.settle(images).flatten().tolist() == pytest.approx([0.55] * 4)
-    assert model.counts.queries.tolist() == [4]
+    queries = [([0], torch.full_like(images, value)) for value in (0.7, 0.55, 0.6, 0.3, 0.4)]  # outside, hit, hit, none
+    found, spent = rationed(4, images, 0.2, queries)
+    assert found.flatten().tolist() == pytest.approx([0.55] * 4) and spent == [4]
 
 
 def test_who_has_queries_left_goes_on_and_keeps_its_own_proposal():
     images = images_of(2)
-    model, ration = rationed(2, images, eps=1.0)
-    first = torch.tensor([0])
-    for _ in range(2):
-        model.select(first)(images[:1] + 0.05)
-    model(images)
-    proposed = torch.zeros_like(images)
-    settled = ration.settle(proposed)
-    assert torch.equal(settled[0], images[0] + 0.05) and torch.equal(settled[1], proposed[1])
-    assert model.counts.queries.tolist() == [2, 1]
+    queries = [([0], images[:1] + 0.05), ([0], images[:1] + 0.05), ([0, 1], images)]
+    found, spent = rationed(2, images, 1.0, queries)
+    assert torch.equal(found[0], images[0] + 0.05) and not found[1].any()
+    assert spent == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("attack", "options"),
+    [("pgd", {}), ("minimal", {"attack": "bim"}), ("square", {}), ("worst-case", {"attacks": ["fgsm", "bim"]})],
+)
+def test_rationed_rows_do_not_depend_on_the_batch_and_spend_no_more(network, network_data, attack, options):
+    made = rc.load_attack(attack, eps=[0.05, 0.2], max_queries=7, **options)
+    whole = rc.evaluate(network, network_data, made)
+    for size in (1, 7):
+        assert rc.evaluate(network, network_data, made, batch_size=size).equals(whole)
+    assert whole["queries"].max() <= 7 + 2  # the clean image, and the re-check
+    free = rc.evaluate(network, network_data, rc.load_attack(attack, eps=[0.05, 0.2], **options))
+    assert free["queries"].max() > 9 and whole["fooled"].mean() <= free["fooled"].mean()
 
 
 def test_passes_of_the_unwrapped_model_are_booked_all_the_same(network, network_data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import robustcaps as rc
 from robustcaps.attacks.base import FunctionAttack
 from robustcaps.evaluation import evaluate
 
@@ -203,3 +205,19 @@ def test_gradients_left_on_parameters_are_no_violation(network, network_data):
     alone = evaluate(network, network_data, FunctionAttack(backward, {}).at(0.1))
     assert together["valid"].all()
     assert together[together["eps"] == 0.1]["l2"].tolist() == alone["l2"].tolist()  # no gradient is added to the next
+
+
+def test_settings_of_our_networks_are_put_back():
+    model = rc.load_model("vector-capsnet-small")
+
+    @rc.attack("fewer-iterations")
+    def fewer(model, images, labels, eps):
+        """One routing iteration instead of three."""
+        layer = model.model.class_capsules
+        layer.rules = dataclasses.replace(layer.rules, iterations=1)
+        return images
+
+    before = model.class_capsules.rules
+    rows = rc.evaluate(model, rc.load_data("toys", limit=4), rc.load_attack("fewer-iterations", eps=0.1))
+    assert set(rows.loc[rows["clean_pred"] == rows["label"], "violation"]) == {"changed-structure"}
+    assert model.class_capsules.rules == before

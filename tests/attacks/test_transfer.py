@@ -60,3 +60,38 @@ def test_surrogates_are_loaded_by_name_for_the_data_at_hand():
     assert set(rows["surrogate"]) == {"cnn:b"} and rows["fooled"].any()
     with pytest.raises(rc.UserError, match="unknown model 'cmm'"):
         evaluate(rc.load_model("cnn-small"), toys, rc.load_attack("transfer", surrogate="cmm", eps=0.1))
+
+
+def test_a_surrogate_that_is_attacked_itself_is_booked_once(data):
+    model = Linear(0)
+    rows = evaluate(
+        model, data, rc.load_attack("transfer", surrogate=model, attack={"use": "bim", "steps": 3}, eps=0.1)
+    )
+    assert rows["backwards"].max() == 3 and rows["queries"].max() <= 2
+
+
+@pytest.mark.parametrize("around", ["worst-case", "minimal"])
+def test_transfer_inside_other_searches_is_the_same_attack(data, around):
+    eps, model, inner = [0.02, 0.05, 0.1, 0.2], Linear(0), {"use": "transfer", "surrogate": "other", "attack": "fgsm"}
+    options = {"attacks": [inner]} if around == "worst-case" else {"attack": inner, "halvings": 8}
+    plain = rc.load_attack("transfer", surrogate=Linear(1), attack="fgsm", eps=eps)
+    alone = evaluate(model, data, plain).pivot_table(index="index", columns="eps", values="fooled").cummax(axis=1)
+    made = rc.load_attack(around, eps=eps, **options)
+    rows = evaluate(model, data, made, surrogate={"other": Linear(1)}.__getitem__)
+    within = rows.pivot_table(index="index", columns="eps", values="fooled")
+    assert within.equals(alone) if around == "worst-case" else (within.mean() >= alone.mean() - 0.06).all()
+    assert set(rows["surrogate"]) == {""}  # the model itself is asked, too: no transfer
+
+
+def test_a_part_that_cheats_is_named(data):
+    @rc.attack("leaves-the-box")
+    def leaves(model, images, labels, eps):
+        """All is too bright."""
+        return images + 2
+
+    for use, options in {
+        "transfer": {"surrogate": Linear(1), "attack": "leaves-the-box"},
+        "worst-case": {"attacks": ["leaves-the-box"]},
+    }.items():
+        rows = evaluate(Linear(0), data, rc.load_attack(use, eps=0.1, **options))
+        assert set(rows["violation"]) == {"outside-box"} and not rows["fooled"].any()

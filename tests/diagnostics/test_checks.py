@@ -52,6 +52,13 @@ class TwoFaced(nn.Module):
         return -net()(images) if images.requires_grad else net()(images)
 
 
+class Listing(nn.Module):
+    """Answers with a list."""
+
+    def forward(self, images):
+        return net()(images).tolist()
+
+
 def only(model: nn.Module, check: str, **options) -> pd.Series:
     return rc.diagnose(model, DATA, EPS, checks=[check], **options).checks.iloc[0]
 
@@ -66,35 +73,23 @@ def test_every_check_is_there_and_explains_itself():
 @pytest.mark.parametrize(
     ("check", "model", "flagged", "proof"),
     [
-        ("zero-gradient", net, False, False),
         ("zero-gradient", lambda: behind(torch.detach), True, True),
         ("zero-gradient", lambda: behind(lambda x: x + (x - x).sqrt()), True, True),
         ("zero-gradient", lambda: behind(lambda x: torch.from_numpy(x.numpy().copy())), True, True),
         ("zero-gradient", lambda: outputs(lambda z: 1e4 * z), True, False),
-        ("gradient-scale", net, False, False),
+        ("zero-gradient", lambda: outputs(lambda z: (30 * z).softmax(1)), True, True),
         ("gradient-scale", lambda: outputs(lambda z: 1e-9 * z), False, False),
-        ("gradient-scale", lambda: outputs(lambda z: (20 * z).softmax(1)), True, False),
+        ("gradient-scale", lambda: outputs(lambda z: (30 * z).softmax(1)), True, False),
         ("finite-difference", lambda: outputs(lambda z: 1e-9 * z), False, False),
         ("finite-difference", lambda: behind(with_backward(rounded(16), lambda g: g)), False, False),
         ("finite-difference", lambda: backward(torch.neg), True, False),
-        ("loss-surface", net, False, False),
         ("loss-surface", lambda: behind(shattered), True, False),
-        ("randomised", net, False, False),
         ("randomised", lambda: behind(lambda x: x + 1e-3 * torch.randn_like(x)), True, False),
         ("randomised", lambda: behind(lambda x: x + 0.5 * torch.randn_like(x)), True, True),
         ("randomised", lambda: backward(torch.randn_like), True, True),
         ("saturated-loss", lambda: outputs(lambda z: 1e-6 * z), False, False),
         ("saturated-loss", lambda: outputs(lambda z: 1e4 * z), True, True),
-        ("saturated-loss", lambda: outputs(lambda z: (30 * z).softmax(1)), True, True),
-        ("one-step-beats-iterative", net, False, False),
-        ("noise-beats-gradient", net, False, False),
-        ("unbounded", net, False, False),
         ("unbounded", lambda: backward(torch.neg), True, True),
-        ("steps-converged", net, False, False),
-        ("silent-success", net, False, False),
-        ("eps-monotone", net, False, False),
-        ("reach", net, False, False),
-        ("validity", net, False, False),
         ("validity", Forgetful, True, False),
         ("validity", TwoFaced, True, False),
     ],
@@ -153,7 +148,7 @@ def constant(value: float) -> nn.Module:
         (constant(0.5), "answers class 0 whatever the image"),
         (Then(net(), lambda z: z[:, :3]), "tells 3 classes apart, but the labels go up to 4"),
         (Then(net(), lambda z: z[0]), r"outputs \(30, classes\), not shape"),
-        (Then(net(), lambda z: (z, z)), "not tuple"),
+        (Listing(), "not list"),
         (nn.Sequential(nn.Flatten(), nn.Linear(100, 5)), "has it another input size"),
         (Then(net(), torch.neg), "no image right"),
     ],
@@ -196,10 +191,11 @@ def test_the_smallest_plugin(plugins):
 
 
 def test_a_cause_and_an_effect_prove_what_neither_does_alone(plugins):
+    def flagged(model, data, eps):
+        return rc.Finding(flagged=True, value=1.0, threshold=0.0, words="seen")
+
     for kind in ("cause", "effect"):
-        rc.diagnostic(f"a-{kind}", kind=kind)(
-            lambda model, data, eps: rc.Finding(flagged=True, value=1.0, threshold=0.0, words="seen")
-        )
+        rc.diagnostic(f"a-{kind}", kind=kind)(flagged)
     assert rc.diagnose(net(), DATA, checks=["a-cause"]).status == "suspicious"
     assert rc.diagnose(net(), DATA, checks=["a-effect"]).status == "suspicious"
     assert rc.diagnose(net(), DATA, checks=["a-cause", "a-effect"]).status == "masked"

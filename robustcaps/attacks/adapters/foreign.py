@@ -93,6 +93,8 @@ class Native:
     """When it draws random numbers: if its option random_start is set, if it restarts, or always."""
     minimal: bool = False
     """Whether it minimises the perturbation by itself, so that one search serves every eps."""
+    follows_norm: bool = False
+    """Of one that minimises and takes both norms: whether it minimises the one it is given, not another measure."""
     weight: float = 3.0
     """Passes per unit of what its options count (a backward pass counts two): for forecasts."""
     types: Mapping[str, Any] = field(default_factory=dict)
@@ -176,6 +178,7 @@ COUNTING = frozenset(
 def _describe(attack: Attack, native: Native, options: dict[str, Any]) -> None:
     """Say what an attack can do and what it costs."""
     attack.norms, attack.goals = native.norms, native.goals
+    attack.closest = native.minimal and (native.norms != BOTH or native.follows_norm)
     start, restarts = options.get("random_start", False), options.get("n_restarts", 1) > 1
     attack.randomised = {"never": False, "start": start, "restarts": restarts, "always": True}[native.random]
     attack.passes = native.weight * math.prod(value for name, value in options.items() if name in COUNTING)

@@ -94,7 +94,15 @@ NATIVE = {
         weight=5500,
         types={"version": Literal["standard", "plus", "rand"]},
     ),
-    "fab": Native(ta.FAB, "Fast adaptive boundary (Croce and Hein 2020)", BOTH, UNTARGETED, "restarts", minimal=True),
+    "fab": Native(
+        ta.FAB,
+        "Fast adaptive boundary (Croce and Hein 2020)",
+        BOTH,
+        UNTARGETED,
+        "restarts",
+        minimal=True,
+        follows_norm=True,
+    ),
     "cw": Native(ta.CW, "Carlini and Wagner (2017) with a fixed c", L2, minimal=True),
     "deepfool": Native(ta.DeepFool, "DeepFool (Moosavi-Dezfooli et al. 2016)", L2, UNTARGETED, minimal=True, weight=20),
     "eaden": Native(
