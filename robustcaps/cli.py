@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from robustcaps.arguments import assignments, class_word, eps_list, sample_numbers
 from robustcaps.errors import PluginFailed, UserError
 from robustcaps.suite import LARGEST_SEED
 
@@ -141,7 +141,9 @@ def attack(
     norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf",
     unit: Annotated[str, typer.Option(help="pixel or std (standard deviations of each image).")] = "pixel",
     goal: Annotated[str, typer.Option(help="untargeted or targeted.")] = "untargeted",
-    target: Annotated[str | None, typer.Option(help="A class, by name or number, or 'every'.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="A class (name or number), every, least-likely, random.")
+    ] = None,
     weights: Annotated[Path | None, typer.Option(help="A file of weights.", show_default="the shipped ones")] = None,
     seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED)] = 0,
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
@@ -165,8 +167,8 @@ def attack(
 
     if rows is not None and not rows.absolute().parent.is_dir():
         raise UserError(f"--rows {rows}: there is no such folder.")
-    wanted = {"use": use, "eps": _numbers(eps), "norm": norm, "unit": unit, "goal": goal, "target": _class(target)}
-    attack_spec = parse_spec(AttackSpec, {**wanted, **_assignments(settings)})
+    wanted = {"use": use, "eps": eps_list(eps), "norm": norm, "unit": unit, "goal": goal, "target": class_word(target)}
+    attack_spec = parse_spec(AttackSpec, {**wanted, **assignments(settings)})
     data_spec = parse_spec(DataSpec, {"use": data, "split": split, "limit": limit})
     execution = Execution(compile=compiled, autocast=autocast)
     workshop = Workshop(Setting(data_dir, device, tuple(plugin or ()), execution))
@@ -271,7 +273,7 @@ def train(
             model,
             out=folder,
             data=data,
-            options=_assignments(settings),
+            options=assignments(settings),
             tag=tag,
             seed=seed,
             epochs=epochs,
@@ -359,7 +361,7 @@ def figures(
     folder = out or Path("out")
     files = write_figures(folder, published=published) if published is not None or not looking else []
     if looking:
-        chosen = None if samples is None else _sample_numbers(samples)
+        chosen = None if samples is None else sample_numbers(samples)
         workshop = Workshop(Setting(data_dir, device, tuple(plugin or ())))
         subjects = album.find_subjects(folder, model, data=data, weights=weights, samples=chosen)
         kinds = {"routing": routing, "decoder": decoder}
@@ -408,41 +410,6 @@ def data_export(
     with show.TrainBars(console) as bars:
         export_toys(folder, limit=limit, progress=bars.loading)
     show.show_files(console, sorted(folder.iterdir()))
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise UserError(f"--eps: '{text}' is not a list of numbers such as 0.05,0.1.") from error
-
-
-def _sample_numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise UserError(f"--samples: '{text}' is not a list of sample numbers such as 0,7.") from error
-
-
-def _class(text: str | None) -> int | str | None:
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return text
-
-
-def _assignments(settings: list[str] | None) -> dict[str, Any]:
-    """Return NAME=VALUE words as options; values are read as TOML, and as plain text where they are not."""
-    found: dict[str, Any] = {}
-    for setting in settings or []:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise UserError(f"--set {setting}: write NAME=VALUE, e.g. --set steps=20.")
-        try:
-            found[name] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            found[name] = value
-    return found
 
 
 def main() -> None:

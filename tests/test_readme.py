@@ -55,3 +55,20 @@ def test_commands_in_the_readme_have_only_known_words(line):
     assert result.exit_code == 0, result.output
     for option in (word for word in words if word.startswith("--")):
         assert option in re.sub(r"\x1b\[[0-9;]*m", "", result.output)
+
+
+def test_our_sweeps_take_the_passes_that_the_readme_says_and_leave_what_others_leave():
+    passes = pd.read_csv(ROOT / "results" / "perf" / "passes.csv").set_index(["attack", "by"])
+    ours, theirs = passes.xs("robustcaps", level="by"), passes.drop("robustcaps", level="by").groupby("attack")
+    assert ours.loc["fgsm", "forwards"] <= 12 and ours.loc["fgsm", "backwards"] <= 1
+    for cost in ("forwards", "backwards"):
+        assert ours.loc["bim", cost] <= theirs[cost].min()["bim"] / 3
+    for (attack, _), robust in passes["robust"].items():
+        own = [float(share) for share in ours.loc[attack, "robust"].split()]
+        assert [float(share) for share in robust.split()] == pytest.approx(own, abs=0.2001)
+
+
+def test_the_number_of_adapted_attacks_is_right():
+    adapters = pytest.importorskip("robustcaps.attacks.adapters.of_torchattacks")
+    others = pytest.importorskip("robustcaps.attacks.adapters.of_foolbox")
+    assert f"| {len(adapters.NATIVE) + len(others.NATIVE)} attacks of these libraries" in README

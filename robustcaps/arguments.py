@@ -1,0 +1,46 @@
+"""Words of the command line as values; what cannot be read is a UserError that says how to write it."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from robustcaps.errors import UserError
+
+
+def eps_list(text: str) -> list[float]:
+    """Return the numbers of a list such as 0.05,0.1."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"--eps: '{text}' is not a list of numbers such as 0.05,0.1.") from error
+
+
+def sample_numbers(text: str) -> list[int]:
+    """Return the numbers of a list such as 0,7."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"--samples: '{text}' is not a list of sample numbers such as 0,7.") from error
+
+
+def class_word(text: str | None) -> int | str | None:
+    """Return a class as its number, if it is one, else as its name."""
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return text
+
+
+def assignments(settings: list[str] | None) -> dict[str, Any]:
+    """Return NAME=VALUE words as options; values are read as TOML, and as plain text where they are not."""
+    found: dict[str, Any] = {}
+    for setting in settings or []:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise UserError(f"--set {setting}: write NAME=VALUE, e.g. --set steps=20.")
+        try:
+            found[name] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[name] = value
+    return found
