@@ -141,9 +141,7 @@ def attack(
     norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf",
     unit: Annotated[str, typer.Option(help="pixel or std (standard deviations of each image).")] = "pixel",
     goal: Annotated[str, typer.Option(help="untargeted or targeted.")] = "untargeted",
-    target: Annotated[
-        str | None, typer.Option(help="A class (name or number), every, least-likely, random.")
-    ] = None,
+    target: Annotated[str | None, typer.Option(help="A class (name or number), every, least-likely, random.")] = None,
     weights: Annotated[Path | None, typer.Option(help="A file of weights.", show_default="the shipped ones")] = None,
     seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED)] = 0,
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
