@@ -12,7 +12,7 @@ from robustcaps.attacks.base import Attack
 from robustcaps.attacks.budget import Budget
 from robustcaps.attacks.counted import CountedModel
 from robustcaps.attacks.goals import Goal
-from robustcaps.attacks.gradient import Steps, inside
+from robustcaps.attacks.gradient import Steps, inside, reached, value_and_gradient
 from robustcaps.attacks.losses import log_odds_against
 from robustcaps.looks.reconstruction import class_capsules, decoder_of
 from robustcaps.randomness import Draws
@@ -44,12 +44,9 @@ class Reconstructive(Attack):
         best, current = images.clone(), images
         quality = torch.full_like(radius[:, 0, 0, 0], -torch.inf)
         for _ in range(self.steps if budget.eps else 0):
-            at = current.detach().requires_grad_()
-            with torch.enable_grad():
-                values, logits = fool_then_reconstruct(model, at, goal)
-                (gradient,) = torch.autograd.grad(values.sum(), at)
-            better = goal.reached(logits.argmax(1)) & (values > quality)
-            best[better], quality[better] = current[better], values[better].detach()
+            values, gradient, logits = value_and_gradient(fool_then_reconstruct, model, current, goal)
+            better = reached(model, current, goal, passes=1, logits=logits) & (values > quality)
+            best[better], quality[better] = current[better], values[better]
             current = inside(current + self.step * radius * ball.ascent(gradient), images, ball, radius)
         return torch.where(torch.isfinite(quality)[:, None, None, None], best, current)
 

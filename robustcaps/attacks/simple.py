@@ -12,6 +12,7 @@ from robustcaps.attacks.base import Attack
 from robustcaps.attacks.budget import Budget
 from robustcaps.attacks.counted import CountedModel
 from robustcaps.attacks.goals import Goal
+from robustcaps.attacks.gradient import random_start
 from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS
 
@@ -38,11 +39,10 @@ class Noise(Attack):
     @torch.no_grad()
     def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
         """Return the first point that reached the goal, else the last one tried."""
-        best, radius = images.clone(), budget.radius(images)
+        best = images.clone()
         left = torch.arange(len(images), device=images.device)
         for attempt in range(self.tries):
-            offset = budget.ball.random(draws.select(left), tuple(images.shape[1:]), stream=attempt)
-            best[left] = (images[left] + radius[left] * offset).clamp(0.0, 1.0)
+            best[left] = random_start(images[left], budget.select(left), draws.select(left), attempt)
             if attempt + 1 < self.tries:
                 predictions = model.select(left)(best[left]).argmax(1)
                 left = left[~goal.select(left).reached(predictions)]
