@@ -57,7 +57,7 @@ def run(
 ) -> None:
     """Run a suite: train what it trains, attack every model, write tables and figures. Nothing finished is repeated."""
     from robustcaps import console as show
-    from robustcaps.results import read_rows
+    from robustcaps.results import findings, read_rows
     from robustcaps.runner import run as run_suite
     from robustcaps.tables import violations
 
@@ -78,6 +78,7 @@ def run(
     if not result.table.empty:
         show.show_summary(console, result.table)
         show.show_violations(console, violations(read_rows(result.out)))
+        show.show_findings(console, findings(result.out))
     if result.computed == 0:
         console.print(f"Nothing to compute: all {result.reused} cells were finished before.")
     show.show_files(console, result.files)

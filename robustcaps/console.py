@@ -198,6 +198,12 @@ def show_violations(console: Console, counts: pd.DataFrame) -> None:
         console.print(f"[yellow]warning[/]: {escape(text)}", soft_wrap=True)
 
 
+def show_findings(console: Console, findings: Sequence[str]) -> None:
+    """Print in words which model is more robust than which (McNemar's test, corrected by Holm)."""
+    for text in findings:
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
 def show_files(console: Console, files: Sequence[Path]) -> None:
     """Print the paths of what was written."""
     console.print("Written:")

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from robustcaps.breakdowns import distances, target_matrix, transfer_matrix
+from robustcaps.comparisons import compare_models, headlines, sentences
 from robustcaps.errors import UserError
 from robustcaps.files import write_atomically
 from robustcaps.model_table import models_markdown, tabulate_models
@@ -58,17 +59,27 @@ def write_table(out: Path) -> tuple[pd.DataFrame, Path]:
 
 
 def write_breakdowns(out: Path) -> list[Path]:
-    """Write transfer.csv, targets.csv and distances.csv, each where the run has something to say about it."""
+    """Write transfer, targets, distances and comparisons (.csv), each where the run has something to say about it."""
     rows, written = read_rows(out), []
-    for name, breakdown in (("transfer", transfer_matrix), ("targets", target_matrix), ("distances", distances)):
+    tables = {
+        "transfer": transfer_matrix(rows),
+        "targets": target_matrix(rows),
+        "distances": distances(rows),
+        "comparisons": compare_models(with_worst_case(rows)),
+    }
+    for name, table in tables.items():
         path = out / f"{name}.csv"
-        table = breakdown(rows)
         if table.empty:
             path.unlink(missing_ok=True)
             continue
         write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
         written.append(path)
     return written
+
+
+def findings(out: Path) -> list[str]:
+    """Return in words which model of a run is more robust than which."""
+    return sentences(headlines(compare_models(with_worst_case(read_rows(out)))))
 
 
 def write_models(out: Path) -> list[Path]:
@@ -99,7 +110,8 @@ def write_report(out: Path) -> Path:
 
     rows = read_rows(out)
     table = summarise(with_worst_case(rows))
-    page = render_report(read_record(out), table, violations(rows), sorted((out / "figures").glob("*.svg")))
+    drawings = sorted((out / "figures").glob("*.svg"))
+    page = render_report(read_record(out), table, violations(rows), drawings, findings(out))
     path = out / "report.html"
     write_atomically(path, page)
     return path

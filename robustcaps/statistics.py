@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
+from scipy.special import bdtr, ndtri
 
 
 def wilson(
@@ -24,3 +24,25 @@ def wilson(
     centre = (k + z2 / 2) / (n + z2)
     half = np.sqrt(z2 * (k * (1 - p) + z2 / 4)) / (n + z2)
     return np.clip(centre - half, 0, p), np.clip(centre + half, p, 1)  # rounding must not push p out
+
+
+def mcnemar(only_first: ArrayLike, only_second: ArrayLike) -> NDArray[np.float64]:
+    """Return the two-sided p of McNemar's exact test: of paired samples, so many were right with one model alone.
+
+    Under the null hypothesis either is as likely, so the smaller count is binomial(b + c, 1/2) (McNemar 1947).
+    """
+    b, c = np.broadcast_arrays(np.asarray(only_first, dtype=np.int64), np.asarray(only_second, dtype=np.int64))
+    if bool(np.any((b < 0) | (c < 0))):
+        raise ValueError("counts must not be negative.")
+    doubled: NDArray[np.float64] = 2.0 * bdtr(np.minimum(b, c).astype(np.float64), b + c, 0.5)
+    return np.minimum(1.0, doubled)
+
+
+def holm(p: ArrayLike) -> NDArray[np.float64]:
+    """Return p corrected for many comparisons: the chance of a single false one among all stays below p (Holm 1979)."""
+    values = np.asarray(p, dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    raised = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)))
+    corrected = np.empty_like(values)
+    corrected[order] = raised
+    return corrected

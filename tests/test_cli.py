@@ -42,7 +42,7 @@ def test_a_run_leaves_everything_and_a_second_one_computes_nothing(cli, suite, p
     assert first.returncode == 0, first.stderr
     out = tmp_path / "o"
     assert {path.name for path in out.iterdir()} == {
-        *("cells", "figures", "report.html", "run.json", "table.csv", "targets.csv")
+        *("cells", "comparisons.csv", "figures", "report.html", "run.json", "table.csv", "targets.csv")
     }
     names = {f"{name}.{ending}" for name in ("accuracy", "targeted") for ending in ("png", "svg")}
     assert {path.name for path in (out / "figures").iterdir()} == names

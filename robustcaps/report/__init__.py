@@ -12,8 +12,10 @@ from markupsafe import Markup
 MEASURES = (("untargeted", "accuracy", "Accuracy under attack"), ("targeted", "success", "Success of targeted attacks"))
 
 
-def render_report(record: dict[str, Any], table: pd.DataFrame, violations: pd.DataFrame, figures: list[Path]) -> str:
-    """Return the page for a run: its record, its summary table, broken rules, and its SVG figures."""
+def render_report(
+    record: dict[str, Any], table: pd.DataFrame, violations: pd.DataFrame, figures: list[Path], findings: list[str]
+) -> str:
+    """Return the page for a run: its record, its summary table, broken rules, its SVG figures, and what it found."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -24,6 +26,7 @@ def render_report(record: dict[str, Any], table: pd.DataFrame, violations: pd.Da
         sections=list(_sections(table)),
         violations=violations.to_dict("records"),
         figures=pictures,
+        findings=findings,
         failed=[cell for cell in record["cells"] if cell["status"] != "finished"],
     )
 
