@@ -10,11 +10,14 @@ READY := $(VENV)/.ready
 run: $(READY)            ## the default benchmark: progress, a table, figures
 	$(BIN)/robustcaps run benchmarks/quick.toml
 
+# As many processes as there are cores, with one thread each; a file of tests stays together.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+
 test: $(READY)           ## the tests, without the slow ones
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: $(READY)       ## every test
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(PYTEST) -m "slow or not slow"
 
 lint: $(READY)           ## ruff and mypy
 	$(BIN)/ruff check .
