@@ -302,9 +302,9 @@ def train(
 def table(
     out: OutFolder, markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, to paste.")] = False
 ) -> None:
-    """Make table.csv again from the stored rows and print it."""
+    """Make table.csv and the other tables again from the stored rows, and print the first."""
     from robustcaps import console as show
-    from robustcaps.results import write_table
+    from robustcaps.results import write_breakdowns, write_models, write_table
     from robustcaps.tables import markdown as as_markdown
 
     summary, path = write_table(out)
@@ -313,7 +313,7 @@ def table(
             typer.echo(as_markdown(summary, goal))
         return
     show.show_summary(console, summary)
-    show.show_files(console, [path])
+    show.show_files(console, [path, *write_breakdowns(out), *write_models(out)])
 
 
 @app.command()
