@@ -44,7 +44,8 @@ def test_a_run_leaves_everything_and_a_second_one_computes_nothing(cli, suite, p
     assert {path.name for path in out.iterdir()} == {
         *("cells", "comparisons.csv", "figures", "report.html", "run.json", "table.csv", "targets.csv")
     }
-    names = {f"{name}.{ending}" for name in ("accuracy", "targeted") for ending in ("png", "svg")}
+    drawn = ("accuracy", "cost", "targeted", "targets")
+    names = {f"{name}.{ending}" for name in drawn for ending in ("png", "svg")}
     assert {path.name for path in (out / "figures").iterdir()} == names
     assert (
         "accuracy in %" in first.stdout and "o/table.csv" in first.stdout and "o/figures/accuracy.svg" in first.stdout
