@@ -52,7 +52,7 @@ def test_a_browser_shows_the_page(report, tmp_path):
     flags += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
     command = ["chromium", *flags, "--dump-dom", report.as_uri()]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert "Accuracy under attack" in shown and shown.count("<svg") == 2 and "<script" not in shown
+    assert "Accuracy under attack" in shown and shown.count("<svg") == 4 and "<script" not in shown
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):
