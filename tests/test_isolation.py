@@ -113,6 +113,7 @@ def test_what_only_this_process_knows_is_left_to_it(place):
 
 def left_alone(place, cell, pids):
     """As after a kill of the run: nobody holds the other end of its input any more."""
+    place.worker.carry_out(place.cell("darken"), 60)  # so that there is one
     process, place.worker.process = place.worker.process, None
     process.ask(Job(place.workshop.setting, cell, place.folder / "rows.parquet"))
     wait_until(pids.exists)
@@ -136,6 +137,7 @@ def test_a_worker_that_ends_leaves_nobody_behind(place, end):
     end(place, place.cell("starts another and sleeps", pids=str(pids)), pids)
     worker, child = map(int, pids.read_text().split())
     wait_until(lambda: not alive(worker) and not alive(child))
+    assert not alive(worker) and not alive(child)
 
 
 def alive(pid: int) -> bool:
