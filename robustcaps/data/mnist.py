@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from robustcaps.data.base import Data, Progress
@@ -18,18 +19,23 @@ from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
 
 _FILE_NAMES = {"train": "train-{}-ubyte", "test": "t10k-{}-ubyte"}
+SIDE = 28
+SHIFT = 2
+"""By how many pixels training moves an image at most (Sabour et al. 2017, section 5): so wide a frame is its room."""
 
 
 @DATASETS.register("mnist")
-def mnist(*, split: str, limit: int | None, data_dir: Path, progress: Progress | None) -> Data:
+def mnist(*, split: str, limit: int | None, data_dir: Path, progress: Progress | None, crop: bool = True) -> Data:
     """Handwritten digits, 28x28, from the official MNIST files."""
-    return _load(_MNIST, split, limit, data_dir, progress)
+    return _load(_MNIST, split, limit, data_dir, progress, frame=0 if crop else SHIFT)
 
 
 @DATASETS.register("fashion-mnist")
-def fashion_mnist(*, split: str, limit: int | None, data_dir: Path, progress: Progress | None) -> Data:
+def fashion_mnist(
+    *, split: str, limit: int | None, data_dir: Path, progress: Progress | None, crop: bool = True
+) -> Data:
     """Pictures of clothes, 28x28, from the official Fashion-MNIST files."""
-    return _load(_FASHION, split, limit, data_dir, progress)
+    return _load(_FASHION, split, limit, data_dir, progress, frame=0 if crop else SHIFT)
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,11 @@ _FASHION = _Collection(
 )
 
 
-def _load(kind: _Collection, split: str, limit: int | None, data_dir: Path, progress: Progress | None) -> Data:
-    pixels = _read(kind, data_dir, _FILE_NAMES[split].format("images-idx3"), (28, 28))
+def _load(
+    kind: _Collection, split: str, limit: int | None, data_dir: Path, progress: Progress | None, *, frame: int
+) -> Data:
+    """Return the images, with a black frame so many pixels wide."""
+    pixels = _read(kind, data_dir, _FILE_NAMES[split].format("images-idx3"), (SIDE, SIDE))
     labels = _read(kind, data_dir, _FILE_NAMES[split].format("labels-idx1"), ())
     if len(pixels) != len(labels):
         raise UserError(f"{data_dir / kind.name}: {len(pixels)} images but {len(labels)} labels of '{split}'.")
@@ -58,11 +67,12 @@ def _load(kind: _Collection, split: str, limit: int | None, data_dir: Path, prog
     if progress is not None:
         progress(len(labels), len(labels))
     return Data(
-        images=torch.from_numpy(pixels.astype(np.float32) / 255).unsqueeze(1),
+        images=F.pad(torch.from_numpy(pixels.astype(np.float32) / 255).unsqueeze(1), 4 * (frame,)),
         labels=torch.from_numpy(labels.astype(np.int64)),
         class_names=kind.class_names,
         name=kind.name,
         split=split,
+        size=SIDE,
         factors=pd.DataFrame({"category": np.array(kind.class_names)[labels]}),
     )
 

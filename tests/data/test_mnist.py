@@ -42,6 +42,14 @@ def test_idx_files_are_read(folder: Path, name: str, split: str, step: int) -> N
     assert data.factors["category"].tolist() == [data.class_names[label] for label in LABELS[::step]]
 
 
+@NAMES
+def test_training_may_move_images_by_two_pixels(folder: Path, name: str) -> None:
+    plain, framed = (load_data(name, split="train", data_dir=folder, crop=crop) for crop in (True, False))
+    assert (framed.size, framed.images.shape) == (28, (6, 1, 32, 32))
+    assert framed.images[..., 2:-2, 2:-2].equal(plain.images)
+    assert framed.images.sum() == pytest.approx(plain.images.sum())
+
+
 def test_a_limit_takes_the_first_samples(folder: Path) -> None:
     told: list[tuple[int, int]] = []
     data = load_data("mnist", data_dir=folder, limit=2, progress=lambda done, total: told.append((done, total)))
