@@ -16,8 +16,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(READY)           ## the tests, without the slow ones
 	$(PYTEST)
 
-test-all: $(READY)       ## every test
+test-all: $(READY)       ## every test, and how often verdicts are right
 	$(PYTEST) -m "slow or not slow"
+	$(BIN)/python -m benchmarks.calibration
 
 lint: $(READY)           ## ruff and mypy
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from robustcaps.data import load_data
     from robustcaps.data.base import Data
     from robustcaps.detection import ReconstructionDetector, detect, detection_rates
-    from robustcaps.diagnostics import Finding, diagnose, diagnostic
+    from robustcaps.diagnostics import Finding, diagnose, diagnostic, measure_gradients
     from robustcaps.errors import UserError
     from robustcaps.evaluation import evaluate
     from robustcaps.looks.draw import draw_perturbations, draw_reconstructions, draw_vote_distances
@@ -59,6 +59,7 @@ _HOMES = {
     "load_data": "data",
     "load_model": "models.zoo",
     "load_plugin": "registry",
+    "measure_gradients": "diagnostics",
     "model": "catalogue",
     "perturb_capsule": "looks.reconstruction",
     "reconstruct": "looks.reconstruction",
@@ -95,6 +96,7 @@ __all__ = [
     "load_data",
     "load_model",
     "load_plugin",
+    "measure_gradients",
     "model",
     "perturb_capsule",
     "reconstruct",

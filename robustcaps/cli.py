@@ -79,6 +79,7 @@ def run(
         show.show_summary(console, result.table)
         show.show_violations(console, violations(read_rows(result.out)))
         show.show_findings(console, findings(result.out))
+    show.show_verdicts(console, result.verdicts)
     if result.computed == 0:
         console.print(f"Nothing to compute: all {result.reused} cells were finished before.")
     show.show_files(console, result.files)
@@ -250,6 +251,13 @@ def train(
     holdout: Annotated[
         int, typer.Option(min=0, help="Train instances per class held out for validation; 0 trains on all.")
     ] = 1,
+    adversary_eps: Annotated[
+        float | None,
+        typer.Option(help="Train on adversarial images this far away (linf, pixels of [0,1]).", show_default="none"),
+    ] = None,
+    adversary_steps: Annotated[
+        int | None, typer.Option(min=1, help="Gradient steps that find them.", show_default="none")
+    ] = None,
     half: Annotated[bool, typer.Option(help="Store float16.")] = True,
     resume: Annotated[bool, typer.Option(help="Go on where a killed training stopped.")] = True,
     settings: Settings = None,
@@ -280,6 +288,8 @@ def train(
             lr=lr,
             limit=limit,
             holdout=holdout,
+            adversary_eps=adversary_eps,
+            adversary_steps=adversary_steps,
             half=half,
             resume=resume,
             data_dir=data_dir,
@@ -289,9 +299,10 @@ def train(
             listener=bars,
         )
     low, high = card.interval
+    robust = "" if card.robust_accuracy is None else f"{100 * card.robust_accuracy:.1f} % at eps {card.adversary_eps}, "
     console.print(
         f"{card.name} on {card.data}: test accuracy {100 * card.accuracy:.2f} % "
-        f"({100 * low:.2f} to {100 * high:.2f}, n = {card.n_test}), "
+        f"({100 * low:.2f} to {100 * high:.2f}, n = {card.n_test}), {robust}"
         f"{card.parameters:,} parameters, {card.seconds:.0f} s.",
         soft_wrap=True,
     )
@@ -304,16 +315,20 @@ def table(
 ) -> None:
     """Make table.csv and the other tables again from the stored rows, and print the first."""
     from robustcaps import console as show
-    from robustcaps.results import write_breakdowns, write_models, write_table
+    from robustcaps.diagnosis_tables import verdicts_markdown
+    from robustcaps.results import read_table, read_verdicts, write_tables
     from robustcaps.tables import markdown as as_markdown
 
-    summary, path = write_table(out)
+    files, summary, verdicts = write_tables(out), read_table(out), read_verdicts(out)
     if markdown:
-        for goal in summary["goal"].unique():
+        for goal in () if summary.empty else summary["goal"].unique():
             typer.echo(as_markdown(summary, goal))
+        if not verdicts.empty:
+            typer.echo(verdicts_markdown(verdicts))
         return
     show.show_summary(console, summary)
-    show.show_files(console, [path, *write_breakdowns(out), *write_models(out)])
+    show.show_verdicts(console, verdicts)
+    show.show_files(console, files)
 
 
 @app.command()
@@ -395,6 +410,27 @@ def new_attack(
     console.print("Try them:")
     for command in (f"robustcaps attack cnn-small {name} --plugin {plugin}", f"python -m pytest {test}"):
         console.print(f"  {command}", soft_wrap=True, highlight=False)
+
+
+@data_app.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(help="A dataset, e.g. mnist.")],
+    data_dir: DataDir = None,
+    mirror: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="Fetch URL/DATASET/FILE instead of the official files; repeatable, tried in turn."
+        ),
+    ] = None,
+) -> None:
+    """Download the official files of a dataset, checked by SHA-256; the same command goes on where one stopped."""
+    from robustcaps import console as show
+    from robustcaps.data.download import get_data
+
+    with show.DownloadBars(console) as bars:
+        files = get_data(name, data_dir=data_dir, mirrors=mirror or (), listener=bars)
+    if not files:
+        console.print(f"{name}: built in; there is nothing to get.", highlight=False)
 
 
 @data_app.command("export")

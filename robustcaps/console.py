@@ -12,12 +12,22 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 from robustcaps import engines, training
+from robustcaps.data import download
 from robustcaps.outcome import Outcome
-from robustcaps.plan import Cell
+from robustcaps.plan import Work
 
 
 def _bars(console: Console) -> Progress:
@@ -73,17 +83,17 @@ class RunBars(_Bars, engines.Listener):
         task = self.bars.add_task(description)
         return lambda done, total: self.bars.update(task, completed=done, total=total)
 
-    def run_started(self, cells: Sequence[Cell], finished: Sequence[Cell]) -> None:
+    def run_started(self, cells: Sequence[Work], finished: Sequence[Work]) -> None:
         self.cells = (0, len(cells))
         if finished:
             self.console.print(f"{len(finished)} of {len(cells) + len(finished)} cells are finished already.")
         if cells:
             self.overall = self.bars.add_task("all cells", total=sum(cell.work for cell in cells))
 
-    def cell_started(self, cell: Cell) -> None:
+    def cell_started(self, cell: Work) -> None:
         self.tasks[cell.id] = self.bars.add_task(cell.label, total=cell.rows)
 
-    def cell_moved(self, cell: Cell, done: int) -> None:
+    def cell_moved(self, cell: Work, done: int) -> None:
         self.bars.update(self.tasks[cell.id], completed=done)
         if self.overall is not None:
             self.bars.update(self.overall, completed=self.done + cell.work * done / cell.rows)
@@ -106,7 +116,7 @@ def failure_line(outcome: Outcome) -> str:
     return f"[red]failed[/] ({outcome.violation}): {escape(f'{outcome.cell.label}: {outcome.reason}')}"
 
 
-SHOWN = ("loss", "train_accuracy", "validation_accuracy", "lr", "seconds")
+SHOWN = ("loss", "train_accuracy", "validation_accuracy", "robust_accuracy", "lr", "seconds")
 """What the line of an epoch shows of the log, beside how many classes are predicted."""
 
 
@@ -154,8 +164,42 @@ class TrainBars(_Bars, training.Listener):
         self.console.print(f"[yellow]warning[/]: {escape(message)}", soft_wrap=True)
 
 
+class DownloadBars(_Bars, download.Listener):
+    """Progress of a download: a bar with speed and time left for the file at work, a line for each that is there."""
+
+    def __init__(self, console: Console) -> None:
+        size = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        times = (TextColumn("left"), TimeRemainingColumn())
+        super().__init__(console, Progress(*size, *times, console=console, transient=True))
+        self.tasks: dict[str, TaskID] = {}
+
+    def found(self, path: Path) -> None:
+        self._say(f"{path}: is there already, and right.")
+
+    def put_aside(self, path: Path, aside: Path, problem: str) -> None:
+        self._say(f"{path}: {problem}; it is kept as {aside.name}.")
+
+    def moved(self, name: str, done: int, total: int | None) -> None:
+        if name not in self.tasks:  # what came before is no part of the speed
+            self.tasks[name] = self.bars.add_task(name, completed=done)
+        self.bars.update(self.tasks[name], completed=done, total=total)
+
+    def failed(self, problem: str) -> None:
+        self._say(f"{problem}; another place is tried.")
+
+    def fetched(self, path: Path, url: str) -> None:
+        if path.name in self.tasks:
+            self.bars.remove_task(self.tasks.pop(path.name))
+        self._say(f"{path}: {path.stat().st_size:,} bytes from {url}; its SHA-256 is right.")
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
 def show_summary(console: Console, table: pd.DataFrame) -> None:
     """Print the summary: one line per (data, model, attack, goal, norm, unit), one column per eps."""
+    if table.empty:
+        return
     for (data, norm, unit), part in table.groupby(["data", "norm", "unit"], sort=False):
         for goal, rate in (("untargeted", "accuracy"), ("targeted", "success")):
             chosen = part[part["goal"] == goal]
@@ -209,6 +253,36 @@ def show_files(console: Console, files: Sequence[Path]) -> None:
     console.print("Written:")
     for path in files:
         console.print(f"  {path}", soft_wrap=True, highlight=False)
+
+
+def show_verdicts(console: Console, verdicts: pd.DataFrame) -> None:
+    """Print the verdicts of a run, a line each."""
+    if verdicts.empty:
+        return
+    title = "Can it be trusted? Robust accuracy in %, by the textbook attack and after the remedies"
+    grid = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in (
+        "data",
+        "model",
+        "diagnostic",
+        "eps",
+        "n",
+        "clean",
+        "naive",
+        "corrected",
+        "verdict",
+        "flagged (!: proof)",
+    ):
+        grid.add_column(name, justify="right" if name in ("eps", "n", "clean", "naive", "corrected") else "left")
+    for line in verdicts.to_dict("records"):
+        shares = ["" if pd.isna(line[name]) else f"{100 * line[name]:.1f}" for name in ("clean", "naive", "corrected")]
+        names = (escape(str(line[name])) for name in ("data", "model", "diagnostic"))
+        status = f"[{STATUS_COLOURS[line['status']]}]{line['status']}[/]"
+        grid.add_row(*names, f"{line['eps']:g}", str(line["n"]), *shares, status, escape(line["flagged"]))
+    _print_whole(console, grid)
+
+
+STATUS_COLOURS = {"trusted": "green", "suspicious": "yellow", "masked": "red"}
 
 
 def show_verdict(console: Console, summary: str, checks: pd.DataFrame) -> None:

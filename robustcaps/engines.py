@@ -10,7 +10,7 @@ from robustcaps.data.base import Progress
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.isolation.worker import Worker, time_limit
 from robustcaps.outcome import Outcome, carry_out, clip
-from robustcaps.plan import Cell
+from robustcaps.plan import Cell, Work
 from robustcaps.workshop import Setting, Workshop
 
 
@@ -20,42 +20,43 @@ class Listener:
     def data_prepared(self, done: int, total: int) -> None:
         """So many samples of a dataset are ready."""
 
-    def run_started(self, cells: Sequence[Cell], finished: Sequence[Cell]) -> None:
+    def run_started(self, cells: Sequence[Work], finished: Sequence[Work]) -> None:
         """The plan is made: cells to compute, and those that a former run finished."""
 
-    def cell_started(self, cell: Cell) -> None:
+    def cell_started(self, cell: Work) -> None:
         """A cell begins."""
 
-    def cell_moved(self, cell: Cell, done: int) -> None:
+    def cell_moved(self, cell: Work, done: int) -> None:
         """So many rows of a cell are done."""
 
     def cell_ended(self, outcome: Outcome) -> None:
         """A cell is finished or has failed."""
 
 
-Engine = Callable[[Sequence[Cell], Workshop, Listener], Iterator[Outcome]]
+Engine = Callable[[Sequence[Work], Workshop, Listener], Iterator[Outcome]]
 
 
-def local(cells: Sequence[Cell], workshop: Workshop, listener: Listener) -> Iterator[Outcome]:
+def local(cells: Sequence[Work], workshop: Workshop, listener: Listener) -> Iterator[Outcome]:
     """Carry out the cells one after the other: in this process, those of plugins in a worker."""
     with Worker(workshop.setting) as worker:
         for cell in cells:
             listener.cell_started(cell)
 
-            def moved(done: int, _: int, cell: Cell = cell) -> None:
+            def moved(done: int, _: int, cell: Work = cell) -> None:
                 listener.cell_moved(cell, done)
 
             yield _carry_out(cell, workshop, worker, moved)
 
 
-def _carry_out(cell: Cell, workshop: Workshop, worker: Worker, progress: Progress | None = None) -> Outcome:
+def _carry_out(cell: Work, workshop: Workshop, worker: Worker, progress: Progress | None = None) -> Outcome:
     """Carry out a cell where it can be stopped, if it might have to be."""
-    limit = time_limit(cell)
-    outcome = None if limit is None else worker.carry_out(cell, limit, progress)
+    outcome = None
+    if isinstance(cell, Cell) and (limit := time_limit(cell)) is not None:
+        outcome = worker.carry_out(cell, limit, progress)
     return outcome or carry_out(cell, workshop, progress)
 
 
-def ray(cells: Sequence[Cell], workshop: Workshop, _: Listener) -> Iterator[Outcome]:
+def ray(cells: Sequence[Work], workshop: Workshop, _: Listener) -> Iterator[Outcome]:
     """Carry out the cells on ray's workers, as many at a time as there are; outcomes come as they are ready."""
     try:
         import ray as cluster  # noqa: PLC0415  an optional extra
@@ -75,7 +76,7 @@ def ray(cells: Sequence[Cell], workshop: Workshop, _: Listener) -> Iterator[Outc
             cluster.shutdown()
 
 
-def _outcome(cluster: Any, result: Any, cell: Cell) -> Outcome:
+def _outcome(cluster: Any, result: Any, cell: Work) -> Outcome:
     """Fetch a result; a worker that died is a failure of its cell."""
     try:
         outcome: Outcome = cluster.get(result)
@@ -87,7 +88,7 @@ def _outcome(cluster: Any, result: Any, cell: Cell) -> Outcome:
 _benches: dict[Setting, tuple[Workshop, Worker]] = {}
 
 
-def _on_worker(cell: Cell, setting: Setting) -> Outcome:
+def _on_worker(cell: Work, setting: Setting) -> Outcome:
     """Carry out a cell in a process of ray's, which keeps its models, data and own worker for the next one."""
     if setting not in _benches:
         _benches[setting] = Workshop(setting), Worker(setting)

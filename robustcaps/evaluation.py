@@ -18,6 +18,7 @@ from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.norms import NORMS
 from robustcaps.data.base import Data, Progress
 from robustcaps.errors import UserError
+from robustcaps.models.modes import evaluating
 from robustcaps.models.zoo import load_model
 from robustcaps.randomness import Draws
 
@@ -62,16 +63,11 @@ def evaluate(
         raise UserError(f"attack '{type(attack).__name__}' has no budget: give it one with .at(eps=...).")
     if batch_size < 1:
         raise UserError(f"batch_size: must be at least 1, not {batch_size}.")
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
+    with evaluating(model):
         attack.bind(surrogate or (lambda name: _load_surrogate(name, data, model)))
         batches = _batches(model, data, attack, seed, batch_size, look or (lambda _: {}))
         rows = _told(batches, row_count(data, attack), progress)
         frame = pd.concat([pd.DataFrame(row) for row in rows], ignore_index=True)
-    finally:
-        for module, training in modes.items():
-            module.training = training
     fixed = {"suite": suite, "model": model_name or type(model).__name__, "data": data.name, "attack": attack.name}
     kind: dict[str, Any] = {
         "goal": attack.aim.goal,

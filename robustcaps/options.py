@@ -60,5 +60,5 @@ def first_problem(error: ValidationError) -> str:
     text = problem["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     given = problem["input"]
-    shown = "" if isinstance(given, dict) or problem["type"] == "missing" else f" (given: {given!r})"
-    return f"{place.lstrip('.')}: {text}{shown}"
+    shown = "" if isinstance(given, (dict, BaseModel)) or problem["type"] == "missing" else f" (given: {given!r})"
+    return f"{place.lstrip('.')}: {text}{shown}" if place else f"{text}{shown}"

@@ -12,8 +12,10 @@ from pathlib import Path
 import pandas as pd
 
 from robustcaps.data.base import Progress
+from robustcaps.diagnostics.examine import EXAMINATIONS, examination_options
 from robustcaps.evaluation import evaluate
-from robustcaps.plan import Cell
+from robustcaps.plan import Cell, Work
+from robustcaps.questions import Question
 from robustcaps.registry import ATTACKS
 from robustcaps.workshop import Workshop
 
@@ -25,7 +27,7 @@ LONGEST_LINE, MOST_LINES = 500, 200
 class Outcome:
     """What became of a cell: its rows, or the name and the trace of its failure."""
 
-    cell: Cell
+    cell: Work
     seconds: float
     rows: pd.DataFrame | None = None
     violation: str = ""
@@ -39,7 +41,7 @@ class Outcome:
 
 
 def carry_out(
-    cell: Cell, workshop: Workshop, progress: Progress | None = None, *, ready: Callable[[], None] | None = None
+    cell: Work, workshop: Workshop, progress: Progress | None = None, *, ready: Callable[[], None] | None = None
 ) -> Outcome:
     """Evaluate one cell; a failure becomes an outcome, not an exception, so that the other cells go on.
 
@@ -47,22 +49,35 @@ def carry_out(
     """
     began = time.perf_counter()
     try:
-        things = workshop.model(cell.model, cell.data), workshop.data(cell.data), workshop.attack(cell.attack)
-        surrogates = {name: workshop.model(spec, cell.data) for name, spec in cell.surrogates.items()}
+        compute = _prepare(cell, workshop) if isinstance(cell, Cell) else _prepare_question(cell, workshop)
         if ready:
             ready()
         began = time.perf_counter()
-        rows = evaluate(
-            *things,
-            seed=cell.seed,
-            batch_size=cell.batch_size,
-            surrogate=surrogates.__getitem__,
-            progress=progress,
-        )
+        rows = compute(progress)
     except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises belongs to its cell
         trace = clip("".join(traceback.format_exception(error)))
         return Outcome(cell, time.perf_counter() - began, violation=failure_name(error), trace=trace)
     return Outcome(cell, time.perf_counter() - began, rows)
+
+
+Compute = Callable[[Progress | None], pd.DataFrame]
+
+
+def _prepare(cell: Cell, workshop: Workshop) -> Compute:
+    """Make what a cell needs; return its evaluation."""
+    things = workshop.model(cell.model, cell.data), workshop.data(cell.data), workshop.attack(cell.attack)
+    surrogates = {name: workshop.model(spec, cell.data) for name, spec in cell.surrogates.items()}
+    how = {"seed": cell.seed, "batch_size": cell.batch_size, "surrogate": surrogates.__getitem__}
+    return lambda progress: evaluate(*things, **how, progress=progress)  # type: ignore[arg-type]
+
+
+def _prepare_question(question: Question, workshop: Workshop) -> Compute:
+    """Make what a question is about; return its examination."""
+    spec = question.diagnostic
+    model, data = workshop.model(question.model, question.data), workshop.data(question.data).first(spec.limit)
+    options = examination_options(spec.use, spec.options)
+    how = {"eps": question.eps, "norm": spec.norm, "seed": question.seed, **options}
+    return lambda progress: EXAMINATIONS[question.kind](model, data, **how, progress=progress)
 
 
 def failure_name(error: BaseException) -> str:

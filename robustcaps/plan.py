@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
-import inspect
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,8 +17,10 @@ from robustcaps.models.base import Classifier
 from robustcaps.models.cards import weights_digest
 from robustcaps.models.zoo import model_options, trained_options
 from robustcaps.options import validate_options
+from robustcaps.questions import Question, ask
 from robustcaps.registry import ATTACKS, DATASETS, MODELS, Registry
-from robustcaps.suite import AttackSpec, DataSpec, ModelSpec, Suite
+from robustcaps.settings import plugin_code, settings_id
+from robustcaps.suite import AttackSpec, DataSpec, DiagnosticSpec, ModelSpec, Suite
 from robustcaps.workshop import Workshop, has_card
 
 ROWS_VERSION = 2
@@ -62,14 +60,27 @@ class Cell:
         return {"suite": self.suite, **labels}
 
     @property
+    def kind(self) -> str:
+        """What its rows are."""
+        return "attack"
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tables tell it apart by."""
+        return (*self.names.values(), self.attack.goal, self.attack.norm, self.attack.unit, self.seed)
+
+    @property
     def id(self) -> str:
         """A hash of the settings, which hold the digests of weights, data and plugin code."""
-        text = json.dumps(self.settings, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:20]
+        return settings_id(self.settings)
 
 
-def make_plan(suite: Suite, workshop: Workshop, *, source: str, progress: Progress | None = None) -> list[Cell]:
-    """Return the cells of a suite, every spec checked by making it; a mistake is named with its place in `source`."""
+Work = Cell | Question
+"""What a suite unfolds into."""
+
+
+def make_plan(suite: Suite, workshop: Workshop, *, source: str, progress: Progress | None = None) -> list[Work]:
+    """Return the work of a suite, every spec checked by making it; a mistake is named with its place in `source`."""
     for registry, part, specs in _parts(suite):
         for position, spec in enumerate(specs):
             with _place(f"{source}: {part}[{position}].use"):
@@ -78,22 +89,21 @@ def make_plan(suite: Suite, workshop: Workshop, *, source: str, progress: Progre
     for position, spec in enumerate(suite.data):
         with _place(f"{source}: data[{position}]"):
             data.append((spec, workshop.data(spec, progress)))
-    cells: list[Cell] = []
+    cells: list[Work] = []
     for data_spec, loaded in data:
         cells += _cells_of_data(suite, workshop, data_spec, loaded, source)
     _check_names(cells, source)
     return cells
 
 
-def _check_names(cells: list[Cell], source: str) -> None:
+def _check_names(cells: list[Work], source: str) -> None:
     """Refuse different cells that tables could not tell apart."""
-    seen: dict[tuple[Any, ...], Cell] = {}
+    seen: dict[tuple[Any, ...], Work] = {}
     for cell in cells:
-        attack = cell.attack
-        key = (*cell.names.values(), attack.goal, attack.norm, attack.unit, cell.seed)
-        if seen.setdefault(key, cell).id != cell.id:
+        if seen.setdefault((cell.kind, *cell.key), cell).id != cell.id:
+            what = "attack" if isinstance(cell, Cell) else "diagnostic"
             raise UserError(
-                f"{source}: two different cells are called '{cell.label}'; give one attack or model a name."
+                f"{source}: two different cells are called '{cell.label}'; give one {what} or model a name."
             )
 
 
@@ -103,7 +113,7 @@ def _parts(suite: Suite) -> Iterator[tuple[Registry[Any], str, list[Any]]]:
     yield ATTACKS, "attacks", suite.attacks
 
 
-def _cells_of_data(suite: Suite, workshop: Workshop, data_spec: DataSpec, data: Data, source: str) -> Iterator[Cell]:
+def _cells_of_data(suite: Suite, workshop: Workshop, data_spec: DataSpec, data: Data, source: str) -> Iterator[Work]:
     for m, model_spec in enumerate(suite.models):
         with _place(f"{source}: models[{m}]"):
             model = workshop.model(model_spec, data_spec)
@@ -127,15 +137,19 @@ def _cells_of_data(suite: Suite, workshop: Workshop, data_spec: DataSpec, data: 
                 specs = (model_spec, data_spec, attack_spec)
                 work = rows * attack.passes
                 yield Cell(suite.name, *specs, seed, suite.batch_size, rows, work, settings, surrogates)
+        for d, diagnostic in enumerate(suite.diagnostics):
+            with _place(f"{source}: diagnostics[{d}]"):
+                if _is_for(diagnostic, model_spec, suite):
+                    yield from ask(suite.name, model_spec, data_spec, data, diagnostic, network)
 
 
-def _is_for(attack: AttackSpec, model: ModelSpec, suite: Suite) -> bool:
-    """Return whether an attack is to be run on a model."""
+def _is_for(spec: AttackSpec | DiagnosticSpec, model: ModelSpec, suite: Suite) -> bool:
+    """Return whether an attack or a diagnostic is meant for a model."""
     labels = [spec.label for spec in suite.models]
-    for name in attack.models or ():
+    for name in spec.models or ():
         if name not in labels:
             raise UserError(f"models: there is no '{name}' in this suite. {did_you_mean(name, labels)}")
-    return attack.models is None or model.label in attack.models
+    return spec.models is None or model.label in spec.models
 
 
 def _check_fit(model: nn.Module, data: Data) -> None:
@@ -154,7 +168,7 @@ def _model_settings(spec: ModelSpec, data: DataSpec, model: nn.Module) -> dict[s
         options = trained_options(spec.use, data=data.use, weights=spec.weights, options=spec.options)
     else:
         options = model_options(name, spec.options)
-    return {"name": name, "options": options, "digest": weights_digest(model), **_plugin_code(MODELS, name)}
+    return {"name": name, "options": options, "digest": weights_digest(model), **plugin_code(MODELS, name)}
 
 
 def _execution_settings(workshop: Workshop) -> dict[str, Any]:
@@ -187,7 +201,7 @@ def _attack_settings(spec: AttackSpec, attack: Attack, data: Data) -> dict[str, 
     sweep = [budget.eps for budget in attack.budgets]
     limit = {"max_queries": spec.max_queries} if spec.max_queries else {}
     made_of = {"parts": [_part_settings(part) for part in attack.parts]} if attack.parts else {}
-    code = _plugin_code(ATTACKS, spec.use)
+    code = plugin_code(ATTACKS, spec.use)
     return {"name": spec.use, "options": options, **wanted, "eps": sweep, **limit, **made_of, **code}
 
 
@@ -195,20 +209,7 @@ def _part_settings(part: Attack) -> dict[str, Any]:
     """Return what decides an attack inside another one."""
     settings = part.settings or {"name": part.name}
     inner = {"parts": [_part_settings(inner) for inner in part.parts]} if part.parts else {}
-    return {**settings, **inner, **_plugin_code(ATTACKS, settings["name"])}
-
-
-def _plugin_code(registry: Registry[Any], name: str) -> dict[str, str]:
-    """Return what tells the code of a plugin or a library from its next version; nothing for our own."""
-    entry = registry.entry(name.partition(":")[0])
-    if entry.built_in:
-        library, dot, _ = name.partition(".")
-        return {"library": importlib.metadata.version(library)} if dot else {}
-    try:
-        code = inspect.getsource(inspect.getmodule(entry.factory) or entry.factory)
-    except (OSError, TypeError):
-        code = repr(entry.source)
-    return {"code": hashlib.sha256(code.encode()).hexdigest()}
+    return {**settings, **inner, **plugin_code(ATTACKS, settings["name"])}
 
 
 @contextmanager

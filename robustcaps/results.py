@@ -12,6 +12,13 @@ import pandas as pd
 
 from robustcaps.breakdowns import distances, target_matrix, transfer_matrix
 from robustcaps.comparisons import compare_models, headlines, sentences
+from robustcaps.diagnosis_tables import (
+    gradients_markdown,
+    tabulate_checks,
+    tabulate_gradients,
+    tabulate_verdicts,
+    verdicts_markdown,
+)
 from robustcaps.errors import UserError
 from robustcaps.files import write_atomically
 from robustcaps.model_table import models_markdown, tabulate_models
@@ -25,6 +32,7 @@ class StoredCell:
 
     id: str
     names: dict[str, str]
+    kind: str
 
 
 def read_record(out: Path) -> dict[str, Any]:
@@ -41,32 +49,52 @@ def read_record(out: Path) -> dict[str, Any]:
     return record
 
 
-def read_rows(out: Path) -> pd.DataFrame:
-    """Return all rows of the cells that a run has finished."""
-    cells = [StoredCell(cell["id"], cell["names"]) for cell in read_record(out)["cells"]]
-    rows = Store(out).rows(cells)
-    if rows.empty:
+def read_rows(out: Path, kind: str = "attack") -> pd.DataFrame:
+    """Return all rows of one kind (attack, verdict, gradients) that a run has finished; none if it has no such cells.
+
+    A run of which nothing is finished, of any kind, is an error.
+    """
+    cells = [StoredCell(cell["id"], cell["names"], cell.get("kind", "attack")) for cell in read_record(out)["cells"]]
+    store = Store(out)
+    rows = store.rows(cell for cell in cells if cell.kind == kind)
+    if rows.empty and not any(store.has(cell) for cell in cells):
         raise UserError(f"{out}: no cell of the run is finished; there is nothing to show.")
     return rows
 
 
-def write_table(out: Path) -> tuple[pd.DataFrame, Path]:
-    """Sum up the rows, write table.csv and return both."""
-    table = summarise(with_worst_case(read_rows(out)))
-    path = out / "table.csv"
-    write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
-    return table, path
+def read_table(out: Path) -> pd.DataFrame:
+    """Return the rows of attacks summed up; empty where the suite has no attacks."""
+    rows = read_rows(out)
+    return rows if rows.empty else summarise(with_worst_case(rows))
 
 
-def write_breakdowns(out: Path) -> list[Path]:
-    """Write transfer, targets, distances and comparisons (.csv), each where the run has something to say about it."""
-    rows, written = read_rows(out), []
-    tables = {
-        "transfer": transfer_matrix(rows),
-        "targets": target_matrix(rows),
-        "distances": distances(rows),
-        "comparisons": compare_models(with_worst_case(rows)),
-    }
+def write_tables(out: Path) -> list[Path]:
+    """Write every table that the run has something for, table.csv first, and return their files."""
+    table = _write_tables(out, {"table": read_table(out)})
+    return [*table, *write_breakdowns(out), *write_models(out), *write_diagnoses(out)]
+
+
+def write_diagnoses(out: Path) -> list[Path]:
+    """Write verdicts, checks and gradients (.csv, .md), each where the run asked for it."""
+    verdicts, gradients = read_rows(out, "verdict"), tabulate_gradients(read_rows(out, "gradients"))
+    summed = tabulate_verdicts(verdicts)
+    written = _write_tables(out, {"verdicts": summed, "checks": tabulate_checks(verdicts), "gradients": gradients})
+    pages = {"verdicts.md": (summed, verdicts_markdown), "gradients.md": (gradients, gradients_markdown)}
+    for name, (table, words) in pages.items():
+        if not table.empty:
+            write_atomically(out / name, words(table))
+            written.append(out / name)
+    return written
+
+
+def read_verdicts(out: Path) -> pd.DataFrame:
+    """Return the verdicts of a run, a line each."""
+    return tabulate_verdicts(read_rows(out, "verdict"))
+
+
+def _write_tables(out: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
+    """Write tables as CSV, and remove those of a former run that there is nothing to say for."""
+    written = []
     for name, table in tables.items():
         path = out / f"{name}.csv"
         if table.empty:
@@ -77,17 +105,32 @@ def write_breakdowns(out: Path) -> list[Path]:
     return written
 
 
+def write_breakdowns(out: Path) -> list[Path]:
+    """Write transfer, targets, distances and comparisons (.csv), each where the run has something to say about it."""
+    rows = read_rows(out)
+    if rows.empty:
+        return []
+    tables = {
+        "transfer": transfer_matrix(rows),
+        "targets": target_matrix(rows),
+        "distances": distances(rows),
+        "comparisons": compare_models(with_worst_case(rows)),
+    }
+    return _write_tables(out, tables)
+
+
 def findings(out: Path) -> list[str]:
     """Return in words which model of a run is more robust than which."""
-    return sentences(headlines(compare_models(with_worst_case(read_rows(out)))))
+    rows = read_rows(out)
+    return [] if rows.empty else sentences(headlines(compare_models(with_worst_case(rows))))
 
 
 def write_models(out: Path) -> list[Path]:
     """Write models.csv and models.md, a line per model that has a card; none where no model has."""
-    models = read_record(out).get("models")
-    if not models:
+    models, attacked = read_record(out).get("models"), read_table(out)
+    if not models or attacked.empty:
         return []
-    table = tabulate_models(models, summarise(with_worst_case(read_rows(out))))
+    table = tabulate_models(models, attacked)
     files = {
         out / "models.csv": table.to_csv(index=False, float_format="%.6g"),
         out / "models.md": models_markdown(table),
@@ -109,23 +152,24 @@ def write_report(out: Path) -> Path:
     from robustcaps.report import render_report  # noqa: PLC0415  jinja2 is needed here only
 
     rows = read_rows(out)
-    table = summarise(with_worst_case(rows))
     drawings = sorted((out / "figures").glob("*.svg"))
-    page = render_report(read_record(out), table, violations(rows), drawings, findings(out))
+    told = findings(out), read_rows(out, "verdict"), tabulate_gradients(read_rows(out, "gradients"))
+    page = render_report(read_record(out), read_table(out), violations(rows), drawings, *told)
     path = out / "report.html"
     write_atomically(path, page)
     return path
 
 
 def _write_figures(out: Path, published: bool, formats: tuple[str, ...]) -> Iterator[Path]:
-    from robustcaps.figures import draw_all, save  # noqa: PLC0415  seaborn takes a second to import
+    from robustcaps.figures import draw_all, draw_diagnoses, save  # noqa: PLC0415  seaborn takes a second to import
 
     folder = out / "figures"
     folder.mkdir(exist_ok=True)
     for old in (*folder.glob("*.png"), *folder.glob("*.svg")):
         old.unlink()
-    rows = read_rows(out)
-    for name, figure in draw_all(summarise(with_worst_case(rows)), rows, published=published):
+    attacked = draw_all(read_table(out), read_rows(out), published=published)
+    diagnosed = draw_diagnoses(read_verdicts(out), read_rows(out, "gradients"))
+    for name, figure in (*attacked, *diagnosed):
         for ending in formats:
             path = folder / f"{name}.{ending}"
             save(figure, path)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,8 +23,8 @@ from robustcaps.execution import Execution
 from robustcaps.files import write_atomically
 from robustcaps.models.zoo import model_options, trained_card
 from robustcaps.outcome import Outcome
-from robustcaps.plan import Cell, make_plan
-from robustcaps.results import write_breakdowns, write_figures, write_models, write_report, write_table
+from robustcaps.plan import Work, make_plan
+from robustcaps.results import read_table, read_verdicts, write_figures, write_report, write_tables
 from robustcaps.store import Store
 from robustcaps.suite import DataSpec, ModelSpec, Suite, load_suite
 from robustcaps.trained import train_models
@@ -38,11 +38,14 @@ class Run:
     """What a run left behind."""
 
     out: Path
-    table: pd.DataFrame
     computed: int
     reused: int
     failures: tuple[Outcome, ...]
     files: tuple[Path, ...]
+    table: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """What attacks left of each model's accuracy."""
+    verdicts: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Whether that can be trusted, as far as the suite asks."""
     untrained: tuple[str, ...] = ()
     """Which models of the suite could not be trained, and why; they are in no table."""
 
@@ -96,20 +99,12 @@ def run(
             failures.append(outcome)
     _write_record(store, loaded, source, cells, origin, seconds=time.perf_counter() - began)
     if not any(store.has(cell) for cell in cells):
-        return Run(
-            store.folder,
-            pd.DataFrame(),
-            len(missing),
-            0,
-            tuple(failures),
-            (store.folder / "run.json",),
-            tuple(untrained),
-        )
-    table, table_file = write_table(store.folder)
-    tables = (table_file, *write_breakdowns(store.folder), *write_models(store.folder))
-    drawings = write_figures(store.folder)
+        record = (store.folder / "run.json",)
+        return Run(store.folder, len(missing), 0, tuple(failures), record, untrained=tuple(untrained))
+    tables, drawings = write_tables(store.folder), write_figures(store.folder)
     files = (*tables, *drawings, write_report(store.folder), store.folder / "run.json")
-    return Run(store.folder, table, len(missing), len(finished), tuple(failures), files, tuple(untrained))
+    found = read_table(store.folder), read_verdicts(store.folder)
+    return Run(store.folder, len(missing), len(finished), tuple(failures), files, *found, tuple(untrained))
 
 
 def _keep(store: Store, outcome: Outcome) -> None:
@@ -123,7 +118,7 @@ def _write_record(
     store: Store,
     suite: Suite,
     source: Path,
-    cells: Sequence[Cell],
+    cells: Sequence[Work],
     origin: dict[str, str | None],
     seconds: float | None = None,
 ) -> None:
@@ -151,10 +146,10 @@ def _model_record(spec: ModelSpec, data: DataSpec) -> dict[str, Any]:
     return {"label": spec.label, "data": data.label, "name": card.model, "options": options, **known}
 
 
-def _cell_record(cell: Cell, store: Store) -> dict[str, Any]:
+def _cell_record(cell: Work, store: Store) -> dict[str, Any]:
     violation = store.violation(cell)
     status = "finished" if store.has(cell) else "failed" if violation else "unfinished"
-    words = {"id": cell.id, "label": cell.label, "names": cell.names, "settings": cell.settings}
+    words = {"id": cell.id, "kind": cell.kind, "label": cell.label, "names": cell.names, "settings": cell.settings}
     return {**words, "status": status, "violation": violation, "seconds": store.seconds(cell)}
 
 

@@ -6,9 +6,18 @@ import math
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.options import first_problem
@@ -26,9 +35,21 @@ def _as_list(value: object) -> object:
     return value if value is None or isinstance(value, list) else [value]
 
 
+def _beside_eps(steps: int | None, info: ValidationInfo) -> int | None:
+    if (steps is None) != (info.data.get("adversary_eps") is None):
+        raise ValueError("goes with adversary_eps: give both, or neither for ordinary training")
+    return steps
+
+
 LARGEST_SEED = 2**31 - 1
 Eps = Annotated[float, BeforeValidator(_finite_number)]
 Sweep = Annotated[list[Eps], Field(min_length=1)]
+AdversaryEps = Annotated[float, Field(gt=0, le=1)]
+"""How far (linf, pixels of [0,1]) the images that a network is trained on may be from those of the data."""
+AdversarySteps = Annotated[
+    Annotated[int, Field(ge=1)] | None, AfterValidator(_beside_eps), Field(validate_default=True)
+]
+"""In how many gradient steps they are found; a field that comes after `adversary_eps`."""
 
 
 class Spec(BaseModel):
@@ -61,6 +82,8 @@ class TrainSpec(BaseModel):
     lr: Annotated[float, Field(gt=0)] | None = None
     limit: Annotated[int, Field(ge=1)] | None = None
     holdout: Annotated[int, Field(ge=0)] = 0
+    adversary_eps: AdversaryEps | None = None
+    adversary_steps: AdversarySteps = None
 
 
 class ModelSpec(Spec):
@@ -103,6 +126,18 @@ class AttackSpec(Spec):
     """How many seconds a cell may take; by default an hour for a plugin's attack, and any time for a built-in one."""
 
 
+class DiagnosticSpec(Spec):
+    """A question about the models: 'verdict' (all checks), 'gradients' (by loss), or a check by name."""
+
+    use: str = Field(default="verdict", min_length=1)
+    eps: Annotated[list[Annotated[Eps, Field(gt=0)]], Field(min_length=1), BeforeValidator(_as_list)] = [0.1]
+    norm: Literal["linf", "l2"] = "linf"
+    limit: Annotated[int, Field(ge=1)] = 200
+    """How many samples of the data it looks at."""
+    models: Annotated[list[str], Field(min_length=1)] | None = None
+    """The models it is for, by the names that tables give them; all by default."""
+
+
 class FigureSpec(BaseModel):
     """How the figures are drawn."""
 
@@ -113,7 +148,7 @@ class FigureSpec(BaseModel):
 
 
 class Suite(BaseModel):
-    """A benchmark: every model x every dataset x every attack (x every seed, where the attack is random)."""
+    """A benchmark: every model x every dataset x every attack (x every seed, where it is random) or diagnostic."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -123,8 +158,15 @@ class Suite(BaseModel):
     batch_size: Annotated[int, Field(ge=1)] = 64
     data: list[DataSpec] = Field(min_length=1)
     models: list[ModelSpec] = Field(min_length=1)
-    attacks: list[AttackSpec] = Field(min_length=1)
+    attacks: list[AttackSpec] = []
+    diagnostics: list[DiagnosticSpec] = []
     figures: FigureSpec = FigureSpec()
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Self:
+        if not self.attacks and not self.diagnostics:
+            raise ValueError("a suite needs attacks or diagnostics")
+        return self
 
 
 SpecType = TypeVar("SpecType", bound=Spec)

@@ -95,6 +95,8 @@ def markdown(table: pd.DataFrame, goal: str) -> str:
 
 def violations(rows: pd.DataFrame) -> pd.DataFrame:
     """Return how often each attack broke which rule on which model: one line per (model, attack, violation)."""
+    if rows.empty:
+        return pd.DataFrame(columns=["model", "attack", "violation", "rows"])
     broken = rows[~rows["valid"]]
     counts = broken.groupby(["model", "attack", "violation"], sort=False).size()
     return counts.rename("rows").reset_index()

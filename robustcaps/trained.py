@@ -36,9 +36,15 @@ def train_models(suite: Suite, out: Path, setting: Setting, listener: Listener) 
     return suite.model_copy(update={"models": models}), failures
 
 
+LATER = ("adversary_eps", "adversary_steps")
+"""Settings that there once were not: unsaid they do not count, so that folders of older trainings are found again."""
+
+
 def training_folder(spec: ModelSpec, data: DataSpec, out: Path) -> Path:
     """Return where a model is trained: a name to recognise it by, and a hash of all it is asked to be."""
-    asked = spec.model_dump_json(exclude={"name", "weights"}) + json.dumps([data.use, data.options], sort_keys=True)
+    unsaid = {name for name in LATER if getattr(spec.train, name, None) is None}
+    said = spec.model_dump_json(exclude={"name": True, "weights": True, "train": unsaid})
+    asked = said + json.dumps([data.use, data.options], sort_keys=True)
     name = re.sub(r"[^A-Za-z0-9]+", "-", spec.label).strip("-")
     return out / "training" / f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:8]}"
 

@@ -19,7 +19,7 @@ from robustcaps.errors import UserError
 from robustcaps.execution import TRAINED, Execution
 from robustcaps.models.base import CapsuleClassifier, Classifier
 from robustcaps.models.matrix_capsnet import MatrixCapsNet
-from robustcaps.plan import Cell, make_plan
+from robustcaps.plan import Work, make_plan
 from robustcaps.suite import load_suite
 from robustcaps.workshop import Setting, Workshop
 from tests import tiny
@@ -169,7 +169,7 @@ def test_autocast_can_be_compiled():
     torch.testing.assert_close(model(images), expected(images), rtol=1e-3, atol=1e-4)
 
 
-def cells(suite: Path, plugin: Path, execution: Execution) -> list[Cell]:
+def cells(suite: Path, plugin: Path, execution: Execution) -> list[Work]:
     return make_plan(load_suite(suite), Workshop(Setting(plugins=(plugin,), execution=execution)), source="suite")
 
 

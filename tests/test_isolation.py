@@ -68,6 +68,7 @@ class Place:
         content = {"data": [{"use": "dots", "limit": 20}], "models": [{"use": "levels"}], "batch_size": 8}
         suite = Suite.model_validate({"name": "s", **content, "attacks": [{"use": attack, **eps, **options}]})
         (cell,) = make_plan(suite, self.workshop, source="s")
+        assert isinstance(cell, Cell)
         return cell
 
 

@@ -9,12 +9,13 @@ from robustcaps.workshop import Setting, Workshop
 
 HEAD = '[[data]]\nuse = "dots"\n[[models]]\nuse = "levels"\n'
 GOOD = HEAD + '[[attacks]]\nuse = "fgsm"\neps = [0.1]\n'
+ASKING = HEAD + "[[diagnostics]]\n"
 
 MISTAKES = {
     "malformed": ("[[data]\n", "x.toml: not valid TOML: "),
     "unknown key": (GOOD + "[[atacks]]\n", "x.toml: unknown key 'atacks'. Did you mean 'attacks'?"),
-    "no attacks": (HEAD, "x.toml: attacks: field required"),
-    "empty attacks": ("attacks = []\n" + HEAD, "x.toml: attacks: list should have at least 1 item"),
+    "no attacks": (HEAD, "x.toml: a suite needs attacks or diagnostics"),
+    "empty attacks": ("attacks = []\n" + HEAD, "x.toml: a suite needs attacks or diagnostics"),
     "negative eps": (
         GOOD.replace("[0.1]", "[0.1, -0.2]"),
         "x.toml: attacks[0].eps[1]: must not be negative (given: -0.2)",
@@ -70,6 +71,29 @@ MISTAKES = {
     "factory fails": (
         GOOD.replace('"levels"', '"levels"\nsharpness = 0').replace('"fgsm"', '"fgsm"'),
         "x.toml: models[0]: model 'levels' cannot be made: ZeroDivisionError",
+    ),
+    "unknown diagnostic": (
+        ASKING + 'use = "verdct"\n',
+        "x.toml: diagnostics[0]: unknown diagnostic 'verdct'. Did you mean 'verdict'?",
+    ),
+    "unknown diagnostic option": (
+        ASKING + "stps = 3\n",
+        "x.toml: diagnostics[0]: diagnostic 'verdict': unknown option 'stps'. Did you mean 'steps'?",
+    ),
+    "unknown option of a check": (
+        ASKING + 'use = "loss-surface"\nlest = 0.1\n',
+        "x.toml: diagnostics[0]: diagnostic 'loss-surface': unknown option 'lest'. Did you mean 'least'?",
+    ),
+    "unknown loss": (ASKING + "loss = 'cee'\n", "x.toml: diagnostics[0]: diagnostic 'verdict': loss: input should be"),
+    "diagnosis without a ball": (ASKING + "eps = 0\n", "x.toml: diagnostics[0].eps[0]: input should be greater than 0"),
+    "diagnosis of no model": (
+        ASKING + "models = ['cnn']\n",
+        "x.toml: diagnostics[0]: models: there is no 'cnn' in this suite",
+    ),
+    "unknown check": (ASKING + 'checks = ["reech"]\n', "unknown diagnostic 'reech'. Did you mean 'reach'?"),
+    "same question": (
+        ASKING + "[[diagnostics]]\nsteps = 3\n",
+        "x.toml: two different cells are called 'levels / dots / verdict eps 0.1'; give one diagnostic or model a name",
     ),
     "limit": (GOOD.replace('"dots"', '"dots"\nlimit = 0'), "x.toml: data[0].limit: input should be greater than"),
 }

@@ -13,7 +13,8 @@ from robustcaps.errors import UserError
 from robustcaps.models.zoo import model_options
 from robustcaps.published import published_error
 from robustcaps.runner import run
-from robustcaps.suite import load_suite
+from robustcaps.suite import DataSpec, ModelSpec, TrainSpec, load_suite
+from robustcaps.trained import training_folder
 from robustcaps.training import Listener, loop
 from tests import tiny
 
@@ -30,7 +31,7 @@ train = { epochs = 2 }
 use = "tiny:b"
 name = "wide"
 width = 6
-train = { epochs = 3, seed = 1, lr = 0.01, batch_size = 8, limit = 48 }
+train = { epochs = 3, seed = 1, lr = 0.01, batch_size = 8, limit = 48, adversary_eps = 0.1, adversary_steps = 2 }
 
 [[attacks]]
 use = "fgsm"
@@ -71,6 +72,7 @@ def test_a_suite_trains_its_models_once_and_attacks_them(trained, tmp_path):
     cards = [json.loads(path.read_text()) for path in sorted((tmp_path / "out/training").glob("*/*.json"))]
     assert [card["tag"] for card in cards] == ["a", "b"]
     wide = {"epochs": 3, "seed": 1, "lr": 0.01, "batch_size": 8, "limit": 48, "holdout": 0}
+    wide |= {"adversary_eps": 0.1, "adversary_steps": 2}
     assert wide.items() <= cards[1].items()
     assert cards[1]["options"]["width"] == 6
 
@@ -108,6 +110,15 @@ def test_other_settings_are_another_training(trained, tmp_path):
     assert len(list((tmp_path / "out/training").iterdir())) == 3
 
 
+def test_folders_of_trainings_from_before_there_were_adversaries_are_found_again():
+    ordinary, hostile = (
+        training_folder(ModelSpec(use="tiny", name="wide", train=how), DataSpec(use="bars"), Path("out"))
+        for how in (TrainSpec(epochs=2), TrainSpec(epochs=2, adversary_eps=0.1, adversary_steps=2))
+    )
+    assert ordinary == Path("out/training/wide-b819ed02")
+    assert hostile != ordinary
+
+
 @pytest.mark.parametrize(
     ("written", "instead", "message"),
     [
@@ -115,6 +126,8 @@ def test_other_settings_are_another_training(trained, tmp_path):
         ('use = "bars"', 'use = "bars"\n[[data]]\nuse = "plain"', "has one dataset"),
         ("epochs = 2", "epochs = 0", r"models\[0\].*train.*epochs"),
         ("epochs = 2", "epoch = 2", r"models\[0\].*train.*epoch"),
+        ("epochs = 2", "adversary_eps = 0.1", r"models\[0\].*train.adversary_steps: goes with adversary_eps"),
+        ("epochs = 2", "adversary_eps = -1.0", r"models\[0\].*train.adversary_eps"),
         ('"tiny"', '"untrainable"', r"models\[0\].*cannot be trained"),
         ("width = 6", "breadth = 6", r"models\[1\].*breadth"),
     ],

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import shlex
 import signal
@@ -109,7 +110,10 @@ def test_the_card_tells_the_accuracy_of_the_file(tmp_path):
 
 
 def test_the_command_of_a_card_trains_the_same_weights_again(tmp_path):
-    card = run(tmp_path / "one", options={"width": 3}, tag="b", seed=5, epochs=1, lr=0.01, limit=40, half=False)
+    hostile = {"adversary_eps": 0.1, "adversary_steps": 2}
+    card = run(
+        tmp_path / "one", options={"width": 3}, tag="b", seed=5, epochs=1, lr=0.01, limit=40, half=False, **hostile
+    )
     program, *words = shlex.split(card.command)
     assert program == "robustcaps"
     result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "two"), "--device", "cpu"])
@@ -255,6 +259,13 @@ def test_numbers_that_are_not_finite_stop_the_training_at_once(tmp_path, fault, 
         ({"holdout": -1}, "holdout: .*greater than or equal to 0"),
         ({"holdout": 4}, "holdout=4: holding out the last 4 train instances of each class leaves too little"),
         ({"holdout": 10, "data": "plain"}, "holdout=10: .* leaves too little"),
+        ({"adversary_eps": -0.1, "adversary_steps": 5}, "training 'tiny': adversary_eps: .*greater than 0"),
+        ({"adversary_eps": 0.0, "adversary_steps": 5}, "adversary_eps: .*greater than 0"),
+        ({"adversary_eps": 51.0, "adversary_steps": 5}, "adversary_eps: .*less than or equal to 1"),
+        ({"adversary_eps": math.nan, "adversary_steps": 5}, "adversary_eps: .*nan"),
+        ({"adversary_eps": 0.1, "adversary_steps": 0}, "adversary_steps: .*greater than or equal to 1"),
+        ({"adversary_eps": 0.1}, "adversary_steps: goes with adversary_eps: give both"),
+        ({"adversary_steps": 5}, "adversary_steps: goes with adversary_eps: give both"),
         ({"options": {"widht": 3}}, "model 'tiny': unknown option 'widht'. Did you mean 'width'?"),
         ({"data": "brs"}, "unknown dataset 'brs'. Did you mean 'bars'?"),
         ({"model": "tyni"}, "unknown model 'tyni'"),

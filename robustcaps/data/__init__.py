@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from robustcaps.data import eth80, mnist, smallnorb, toys
+from robustcaps.data import cifar10, eth80, mnist, multimnist, smallnorb, toys
 from robustcaps.data.base import Data, Progress
 from robustcaps.data.export import export_toys
+from robustcaps.data.files import data_folder
 from robustcaps.errors import UserError
 from robustcaps.options import validate_options
 from robustcaps.registry import DATASETS
 
-__all__ = ["Data", "eth80", "export_toys", "load_data", "mnist", "smallnorb", "toys"]
+__all__ = ["Data", "cifar10", "eth80", "export_toys", "load_data", "mnist", "multimnist", "smallnorb", "toys"]
 
 SPLITS = ("train", "test")
 _GIVEN = frozenset({"split", "limit", "data_dir", "progress"})
@@ -39,6 +39,5 @@ def load_data(
     if limit is not None and limit < 1:
         raise UserError(f"dataset '{name}': limit must be at least 1, not {limit}.")
     checked = validate_options(entry.factory, options, where=f"dataset '{name}'", given=_GIVEN)
-    folder = Path(data_dir or os.environ.get("ROBUSTCAPS_DATA") or "data")
-    data = entry.factory(split=split, limit=limit, data_dir=folder, progress=progress, **checked)
+    data = entry.factory(split=split, limit=limit, data_dir=data_folder(data_dir), progress=progress, **checked)
     return replace(data, name=name, split=split)

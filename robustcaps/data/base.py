@@ -60,6 +60,10 @@ class Data:
             digest.update(tensor.contiguous().cpu().numpy().tobytes())
         return digest.hexdigest()
 
+    def first(self, count: int) -> Self:
+        """Return the first samples, all where there are not so many."""
+        return self.select(torch.arange(min(count, len(self))))
+
     def select(self, rows: Tensor) -> Self:
         """Return the samples at these positions."""
         factors = self.factors.iloc[rows.tolist()] if len(self.factors) else self.factors
@@ -76,7 +80,8 @@ def check_images(images: Tensor, labels: Tensor, classes: int) -> None:
         raise UserError(f"labels must be int64 ({len(images)},), not {labels.dtype} {tuple(labels.shape)}.")
     if len(images) == 0:
         raise UserError("the data holds no images.")
-    if not bool(torch.isfinite(images).all()) or images.min() < 0 or images.max() > 1:
+    low, high = images.aminmax()
+    if not (low >= 0 and high <= 1):  # NaN is neither
         raise UserError("images must be finite and lie in [0, 1].")
     if labels.min() < 0 or labels.max() >= classes:
         raise UserError(f"labels must lie in 0..{classes - 1}; found {int(labels.min())}..{int(labels.max())}.")

@@ -17,6 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from robustcaps.data.base import Data, Progress
 from robustcaps.data.order import shuffled_rows
 from robustcaps.data.protocol import PIXELS, SEEN, Pixels, prepare
+from robustcaps.data.sources import BY_HAND
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
 
@@ -53,8 +54,8 @@ def _files(folder: Path, category: str, split: str) -> list[Path]:
         if len(views) != _VIEWS:
             raise UserError(
                 f"dataset 'eth80': {place} holds {len(views)} pictures '{category}N-POLAR-AZIMUTH.png', not {_VIEWS}. "
-                "Get ETH-80 (Leibe & Schiele 2003), reduce it to 96x96 grey PNG, and say where it is with --data-dir "
-                "or ROBUSTCAPS_DATA (the folder that contains 'eth80')."
+                f"{BY_HAND['eth80']} Then say where it is with --data-dir or ROBUSTCAPS_DATA (the folder that contains "
+                "'eth80')."
             )
         found += views
     return found

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustcaps.data.base import Progress
-from robustcaps.data.norb import CODES, DIGESTS_FILE, FILE_NAMES, ROWS, Digest, Header, write_rows
+from robustcaps.data.files import Digest
+from robustcaps.data.norb import CODES, DIGESTS_FILE, FILE_NAMES, ROWS, Header, write_rows
 from robustcaps.data.protocol import CATEGORIES, EYES, SAMPLES, Pixels
 from robustcaps.data.toys.blocks import draw_blocks
 from robustcaps.data.toys.factors import sample_factors

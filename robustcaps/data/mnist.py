@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from robustcaps.data.base import Data, Progress
 from robustcaps.data.files import find_file, opened, read_exactly
+from robustcaps.data.protocol import Pixels
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
 
@@ -27,7 +28,7 @@ SHIFT = 2
 @DATASETS.register("mnist")
 def mnist(*, split: str, limit: int | None, data_dir: Path, progress: Progress | None, crop: bool = True) -> Data:
     """Handwritten digits, 28x28, from the official MNIST files."""
-    return _load(_MNIST, split, limit, data_dir, progress, frame=0 if crop else SHIFT)
+    return _load(MNIST, split, limit, data_dir, progress, frame=0 if crop else SHIFT)
 
 
 @DATASETS.register("fashion-mnist")
@@ -39,7 +40,7 @@ def fashion_mnist(
 
 
 @dataclass(frozen=True)
-class _Collection:
+class Collection:
     """What tells the two datasets apart."""
 
     name: str
@@ -47,8 +48,8 @@ class _Collection:
     source: str
 
 
-_MNIST = _Collection("mnist", tuple("0123456789"), "the page 'The MNIST Database of handwritten digits'")
-_FASHION = _Collection(
+MNIST = Collection("mnist", tuple("0123456789"), "the page 'The MNIST Database of handwritten digits'")
+_FASHION = Collection(
     "fashion-mnist",
     ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
     "the repository zalandoresearch/fashion-mnist",
@@ -56,14 +57,10 @@ _FASHION = _Collection(
 
 
 def _load(
-    kind: _Collection, split: str, limit: int | None, data_dir: Path, progress: Progress | None, *, frame: int
+    kind: Collection, split: str, limit: int | None, data_dir: Path, progress: Progress | None, *, frame: int
 ) -> Data:
     """Return the images, with a black frame so many pixels wide."""
-    pixels = _read(kind, data_dir, _FILE_NAMES[split].format("images-idx3"), (SIDE, SIDE))
-    labels = _read(kind, data_dir, _FILE_NAMES[split].format("labels-idx1"), ())
-    if len(pixels) != len(labels):
-        raise UserError(f"{data_dir / kind.name}: {len(pixels)} images but {len(labels)} labels of '{split}'.")
-    pixels, labels = pixels[:limit], labels[:limit]
+    pixels, labels = (values[:limit] for values in read_split(kind, split, data_dir))
     if progress is not None:
         progress(len(labels), len(labels))
     return Data(
@@ -77,7 +74,18 @@ def _load(
     )
 
 
-def _read(kind: _Collection, data_dir: Path, name: str, row: tuple[int, ...]) -> NDArray[np.uint8]:
+def read_split(kind: Collection, split: str, data_dir: Path) -> tuple[Pixels, NDArray[np.uint8]]:
+    """Return the pixels (n, 28, 28) and labels of a split as they are stored."""
+    pixels = _read(kind, data_dir, _FILE_NAMES[split].format("images-idx3"), (SIDE, SIDE))
+    labels = _read(kind, data_dir, _FILE_NAMES[split].format("labels-idx1"), ())
+    if len(pixels) != len(labels):
+        raise UserError(f"{data_dir / kind.name}: {len(pixels)} images but {len(labels)} labels of '{split}'.")
+    if labels.max(initial=0) >= len(kind.class_names):
+        raise UserError(f"{data_dir / kind.name}: a label of '{split}' is {labels.max()}, which is no class.")
+    return pixels, labels
+
+
+def _read(kind: Collection, data_dir: Path, name: str, row: tuple[int, ...]) -> NDArray[np.uint8]:
     """Read an idx file: two zero bytes, 8 for bytes, the number of dimensions, these, big endian, and the bytes."""
     path = find_file(kind.name, data_dir / kind.name, name, source=kind.source)
     dimensions = 1 + len(row)

@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from robustcaps.data.files import opened, read_exactly
+from robustcaps.data.files import Digest, opened, read_exactly
 from robustcaps.data.protocol import AZIMUTHS, ELEVATIONS, LIGHTINGS
 from robustcaps.errors import UserError
 
@@ -42,7 +42,6 @@ DIGESTS_FILE = "SHA256.txt"
 
 _DTYPES: dict[int, np.dtype[Any]] = {0x1E3D4C55: np.dtype("<u1"), 0x1E3D4C54: np.dtype("<i4")}
 """Magic numbers."""
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -68,14 +67,6 @@ class Header:
     def file_size(self) -> int:
         """How many bytes the whole file has, unpacked."""
         return len(self.packed) + self.shape[0] * self.row_size
-
-
-@dataclass(frozen=True)
-class Digest:
-    """SHA-256 and size of a file's unpacked form."""
-
-    sha256: str
-    size: int
 
 
 def write_rows(path: Path, header: Header, blocks: Iterable[NDArray[Any]]) -> Digest:
@@ -112,16 +103,6 @@ def read_rows(path: Path, header: Header, count: int, block: int) -> Iterator[ND
             rows = min(block, count - start)
             content = read_exactly(file, rows * header.row_size, path)
             yield np.frombuffer(content, header.dtype).reshape(rows, *header.shape[1:])
-
-
-def digest_of(path: Path) -> Digest:
-    """Return the digest of a file's unpacked form."""
-    sha, size = hashlib.sha256(), 0
-    with opened(path) as file:
-        while chunk := file.read(_CHUNK):
-            sha.update(chunk)
-            size += len(chunk)
-    return Digest(sha.hexdigest(), size)
 
 
 def _chunks(header: Header, blocks: Iterable[NDArray[Any]]) -> Iterator[bytes]:

@@ -13,42 +13,14 @@ import torch
 from numpy.typing import NDArray
 
 from robustcaps.data.base import Data, Progress
-from robustcaps.data.files import find_file
-from robustcaps.data.norb import (
-    CODES,
-    DIGESTS_FILE,
-    FILE_NAMES,
-    ROWS,
-    Digest,
-    Header,
-    digest_of,
-    read_header,
-    read_rows,
-)
+from robustcaps.data.files import Digest, digest_of, find_file
+from robustcaps.data.norb import CODES, DIGESTS_FILE, FILE_NAMES, ROWS, Header, read_header, read_rows
 from robustcaps.data.protocol import CATEGORIES, EYES, SEEN, Eyes, prepare
+from robustcaps.data.sources import SOURCES
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
 
-_OFFICIAL = {
-    "smallnorb-5x01235x9x18x6x2x96x96-testing-dat.mat": Digest(
-        "2b1de646c57ffdc259b8fb973a6453e90915248a8fdb4d9df948786bdae72b34", 447897624
-    ),
-    "smallnorb-5x01235x9x18x6x2x96x96-testing-cat.mat": Digest(
-        "591ed90c090cb6724593e8de28180bd602095ee8ec82bd1a5ca30b488cd1d06e", 97220
-    ),
-    "smallnorb-5x01235x9x18x6x2x96x96-testing-info.mat": Digest(
-        "318f817236b7c97af03cd90e07a9cbb4346e20ef83a1118a61eeb50e3b96db7e", 388820
-    ),
-    "smallnorb-5x46789x9x18x6x2x96x96-training-dat.mat": Digest(
-        "4813bf104d229583fea8ed57fdc3e9258c927b8dfb43d75412e854a7a9588067", 447897624
-    ),
-    "smallnorb-5x46789x9x18x6x2x96x96-training-cat.mat": Digest(
-        "591ed90c090cb6724593e8de28180bd602095ee8ec82bd1a5ca30b488cd1d06e", 97220
-    ),
-    "smallnorb-5x46789x9x18x6x2x96x96-training-info.mat": Digest(
-        "6b4075d3800ba0c6fa8c46a02f672572abe7b93f7ed82fb7668354a99ef03306", 388820
-    ),
-}
+_OFFICIAL = {source.plain_name: source.digest for source in SOURCES["smallnorb"]}
 _SOURCE = "the page 'The Small NORB Dataset, V1.0' (Huang & LeCun, New York University)"
 _BLOCK = 500
 """Samples read at a time."""

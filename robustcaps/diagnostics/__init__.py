@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from robustcaps.diagnostics import contest, gradients, soundness
 from robustcaps.diagnostics.base import Diagnostic, Finding, diagnostic
+from robustcaps.diagnostics.by_loss import measure_gradients
 from robustcaps.diagnostics.case import Case
 from robustcaps.diagnostics.verdict import Verdict, diagnose, load_diagnostic
 
@@ -17,5 +18,6 @@ __all__ = [
     "diagnostic",
     "gradients",
     "load_diagnostic",
+    "measure_gradients",
     "soundness",
 ]

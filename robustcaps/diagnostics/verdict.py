@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import pandas as pd
+import torch
 from torch import Tensor, nn
 
 from robustcaps.attacks.norms import NormName
@@ -19,8 +20,10 @@ from robustcaps.diagnostics.soundness import unfit
 from robustcaps.diagnostics.textbook import textbook_attack
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.evaluation import as_data
+from robustcaps.models.modes import evaluating
 from robustcaps.options import validate_options
 from robustcaps.registry import DIAGNOSTICS
+from robustcaps.seeds import derive_seed, seeded
 from robustcaps.statistics import wilson
 
 Status = Literal["trusted", "suspicious", "masked"]
@@ -83,7 +86,8 @@ def diagnose(
         raise UserError(f"steps: at least one step, of a size in (0, 1] of eps, not {steps} of {step}.")
     chosen = [load_diagnostic(check) for check in (DIAGNOSTICS.names() if checks is None else checks)]
     textbook = Textbook(loss, steps, min(1.0, 2.5 / steps) if step is None else step)
-    with _quiet(model):
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    with _quiet(model), seeded(derive_seed(seed), device):
         case = Case(model, as_data(data), eps, norm=norm, textbook=textbook, seed=seed)
         problem = unfit(case)
         if problem:
@@ -105,16 +109,13 @@ def load_diagnostic(check: str | Mapping[str, Any]) -> Diagnostic:
 @contextmanager
 def _quiet(model: nn.Module) -> Iterator[None]:
     """Put a model into eval mode, and keep its weights out of the gradients, as long as this lasts."""
-    modes = {module: module.training for module in model.modules()}
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    model.eval()
     for parameter in wanted:
         parameter.requires_grad_(False)  # noqa: FBT003
     try:
-        yield
+        with evaluating(model):
+            yield
     finally:
-        for module, training in modes.items():
-            module.training = training
         for parameter in wanted:
             parameter.requires_grad_(True)  # noqa: FBT003
 

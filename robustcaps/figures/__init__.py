@@ -8,17 +8,21 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from robustcaps.breakdowns import smallest_sizes, target_matrix, transfer_matrix
+from robustcaps.diagnosis_tables import tabulate_gradients
 from robustcaps.figures.cost import comparable, draw_cost
 from robustcaps.figures.curves import draw_all_curves
+from robustcaps.figures.diagnoses import draw_gradients, draw_verdicts
 from robustcaps.figures.maps import draw_target_maps, draw_transfer_map
 from robustcaps.figures.sizes import draw_sizes
 from robustcaps.figures.style import STYLE, save
 
-__all__ = ["STYLE", "draw_all", "save"]
+__all__ = ["STYLE", "draw_all", "draw_diagnoses", "save"]
 
 
 def draw_all(table: pd.DataFrame, rows: pd.DataFrame, *, published: bool = False) -> Iterator[tuple[str, Figure]]:
     """Yield (name, figure) for everything that there is something to show of."""
+    if rows.empty:
+        return
     yield from draw_all_curves(table, published=published)
     if len(set(comparable(table)["attack"])) > 1:
         yield "cost", draw_cost(table)
@@ -28,3 +32,11 @@ def draw_all(table: pd.DataFrame, rows: pd.DataFrame, *, published: bool = False
         yield "transfer", draw_transfer_map(transferred)
     if not (targeted := target_matrix(rows)).empty:
         yield "targets", draw_target_maps(targeted)
+
+
+def draw_diagnoses(verdicts: pd.DataFrame, gradients: pd.DataFrame) -> Iterator[tuple[str, Figure]]:
+    """Yield (name, figure) for verdicts, and for the rows of gradients, where there are any."""
+    if not verdicts.empty:
+        yield "verdicts", draw_verdicts(verdicts)
+    if not gradients.empty:
+        yield "gradients", draw_gradients(gradients, tabulate_gradients(gradients))

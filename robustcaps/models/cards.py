@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from robustcaps.errors import UserError
 from robustcaps.files import write_atomically
 from robustcaps.options import first_problem
+from robustcaps.suite import AdversaryEps, AdversarySteps
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -56,6 +57,8 @@ class Settings(BaseModel):
     clip: PositiveFloat | None
     weight_decay: NonNegativeFloat
     half: bool
+    adversary_eps: AdversaryEps | None = None
+    adversary_steps: AdversarySteps = None
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any], *, where: str) -> Self:
@@ -83,6 +86,8 @@ class Card(Settings):
     validation_accuracy: Share | None
     validation: str
     """Which train samples were held out."""
+    robust_accuracy: Share | None = None
+    """Of adversarial training: on the first 1,000 test samples, under PGD with 20 steps at `adversary_eps`."""
     seconds: NonNegativeFloat
     command: str
     """Trains these weights again."""

@@ -9,13 +9,24 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
+from robustcaps.diagnosis_tables import tabulate_verdicts
+
 MEASURES = (("untargeted", "accuracy", "Accuracy under attack"), ("targeted", "success", "Success of targeted attacks"))
 
 
 def render_report(
-    record: dict[str, Any], table: pd.DataFrame, violations: pd.DataFrame, figures: list[Path], findings: list[str]
+    record: dict[str, Any],
+    table: pd.DataFrame,
+    violations: pd.DataFrame,
+    figures: list[Path],
+    findings: list[str],
+    checks: pd.DataFrame,
+    gradients: pd.DataFrame,
 ) -> str:
-    """Return the page for a run: its record, its summary table, broken rules, its SVG figures, and what it found."""
+    """Return the page for a run: its record, its summary table, broken rules, its SVG figures, and what it found.
+
+    `checks` are the rows of verdicts, `gradients` the table of gradients by loss; either may be empty.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -27,6 +38,9 @@ def render_report(
         violations=violations.to_dict("records"),
         figures=pictures,
         findings=findings,
+        verdicts=tabulate_verdicts(checks).to_dict("records"),
+        flagged=[] if checks.empty else checks[checks["flagged"]].to_dict("records"),
+        gradients=gradients.to_dict("records"),
         failed=[cell for cell in record["cells"] if cell["status"] != "finished"],
     )
 
@@ -39,6 +53,8 @@ def _inline(path: Path) -> Markup:
 
 def _sections(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return one grid per (dataset, norm, unit, goal): a line per model and attack, a column per eps."""
+    if table.empty:
+        return []
     sections = []
     for (data, norm, unit), part in table.groupby(["data", "norm", "unit"], sort=False):
         for goal, rate, title in MEASURES:

@@ -37,6 +37,8 @@ def train(
     lr: float | None = None,
     limit: int | None = None,
     holdout: int = 1,
+    adversary_eps: float | None = None,
+    adversary_steps: int | None = None,
     half: bool = True,
     resume: bool = True,
     data_dir: Path | str | None = None,
@@ -51,6 +53,9 @@ def train(
     one is not repeated; `resume=False` refuses both. The weights are those of the last epoch: nothing is selected on
     the held-out samples, and the test split is looked at once, at the end. `compile` and `autocast` (bfloat16) concern
     the training loss alone; like the device, they may change in a training that is resumed.
+
+    With `adversary_eps` (linf, pixels of [0,1]) and `adversary_steps` every batch is replaced by the adversarial images
+    that so many gradient steps find (see `Adversary`).
     """
     listener = listener or Listener()
     chosen = model_options(name, options or {})
@@ -62,6 +67,7 @@ def train(
     model = trainable(name, samples, chosen, seed)
     asked = {"model": name, "options": chosen, "tag": tag, "seed": seed, "half": half}
     asked |= {"data": data, "limit": limit, "holdout": holdout}
+    asked |= {"adversary_eps": adversary_eps, "adversary_steps": adversary_steps}
     recipe = {"epochs": epochs, "batch_size": batch_size, "lr": lr}
     recipe = asdict(model.recipe) | {key: value for key, value in recipe.items() if value is not None}
     settings = Settings.parse({**asked, **recipe, **describe(samples)}, where=f"training '{name}'")

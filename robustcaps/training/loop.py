@@ -22,6 +22,7 @@ from robustcaps.models.base import Classifier
 from robustcaps.models.cards import Settings
 from robustcaps.seeds import derive_seed, seeded
 from robustcaps.training.accuracy import predict, share_right
+from robustcaps.training.adversary import Adversary
 from robustcaps.training.checkpoint import Row, restore_checkpoint, write_checkpoint
 from robustcaps.training.health import count_classes, describe_guesses, has_collapsed, name_predictions
 from robustcaps.training.listener import Listener
@@ -51,6 +52,11 @@ class Training:
     def steps(self) -> int:
         """Steps of an epoch."""
         return math.ceil(len(self.data) / self.settings.batch_size)
+
+    @property
+    def adversary(self) -> Adversary | None:
+        """Who replaces the batches, in adversarial training."""
+        return Adversary.of(self.settings)
 
     @property
     def checkpoint(self) -> Path:
@@ -118,7 +124,7 @@ def run_epoch(
     training: Training, model: Classifier, optimizer: Optimizer, batches: Iterator[tuple[Tensor, Tensor]], epoch: int
 ) -> tuple[float, float]:
     """Train on every sample once; return the mean loss and the last learning rate."""
-    settings, steps = training.settings, training.steps
+    settings, steps, adversary = training.settings, training.steps, training.adversary
     total = settings.epochs * steps
     model.train()
     loss_sum, lr = 0.0, 0.0
@@ -128,6 +134,9 @@ def run_epoch(
         lr = settings.lr * factor
         for group in optimizer.param_groups:
             group["lr"] = group["peak_lr"] * factor
+        if adversary is not None:
+            seed = derive_seed(settings.seed, epoch, 2, step)
+            images = adversary.perturb(model, images, labels, progress=done / total, seed=seed)  # noqa: PLW2901
         try:
             loss = take_step(model, optimizer, images, labels, progress=done / total, clip=settings.clip)
         except FloatingPointError as error:
@@ -168,13 +177,15 @@ def lr_factor(step: int, steps: int, *, warmup_steps: int, final_lr: float) -> f
 
 
 def measure(training: Training, model: Classifier, probe: tuple[Tensor, Tensor]) -> Row:
-    """Return the accuracies on train samples and on held-out ones, and signs of what may be wrong."""
-    held = training.held
+    """Return the accuracies on train samples (also under the adversary) and on held-out ones, and signs of illness."""
+    held, adversary = training.held, training.adversary
     images, labels = probe
     guesses = predict(model, images)
     row: Row = {"train_accuracy": share_right(guesses, labels), "validation_accuracy": None}
     if held is not None:
         row["validation_accuracy"] = share_right(predict(model, held.images.to(training.device)), held.labels)
+    if adversary is not None:
+        row["robust_accuracy"] = adversary.robust_accuracy(model, images, labels, seed=training.settings.seed)
     row |= describe_guesses(guesses, training.settings.classes)
     return row | model.vital_signs(images[:FIRST_LOOK])
 
@@ -208,7 +219,9 @@ def way_out(settings: Settings) -> str:
     """Say what to try after a training that went wrong; its folder is left alone."""
     floor = settings.options.get("variance_floor")
     softer = "" if floor is None else f", a larger variance floor (--set variance_floor={2 * floor:g})"
-    return f"Try a lower learning rate (--lr {settings.lr / 3:.1g}){softer} or another --seed, in a new folder (--out)."
+    weaker = "" if settings.adversary_eps is None else ", a smaller --adversary-eps"
+    ways = f"a lower learning rate (--lr {settings.lr / 3:.1g}){softer}{weaker}"
+    return f"Try {ways} or another --seed, in a new folder (--out)."
 
 
 def write_log(path: Path, log: list[Row]) -> None:

@@ -17,6 +17,7 @@ from robustcaps.models.base import Classifier
 from robustcaps.models.cards import Card, Settings, card_file, digest_of, fill, read_tensors, write_weights
 from robustcaps.statistics import wilson
 from robustcaps.training.accuracy import predict
+from robustcaps.training.adversary import EXAM_SAMPLES, EXAM_STEPS
 from robustcaps.training.checkpoint import Row, number
 from robustcaps.training.loop import Training
 
@@ -36,6 +37,7 @@ def finish(training: Training, model: Classifier, log: list[Row], test: Data, *,
         interval=(float(low), float(high)),
         validation_accuracy=number(log[-1], "validation_accuracy"),
         validation=validation,
+        robust_accuracy=examine(training, model, test),
         seconds=round(sum(number(row, "seconds") or 0 for row in log), 1),
         command=command,
         versions=versions(),
@@ -48,10 +50,20 @@ def finish(training: Training, model: Classifier, log: list[Row], test: Data, *,
     return card
 
 
+def examine(training: Training, model: Classifier, test: Data) -> float | None:
+    """Return the accuracy on test samples under a stronger attack than that of the training, if it had an adversary."""
+    if training.adversary is None:
+        return None
+    images, labels = test.images[:EXAM_SAMPLES].to(training.device), test.labels[:EXAM_SAMPLES]
+    seed = training.settings.seed
+    return training.adversary.robust_accuracy(model, images, labels, seed=seed, steps=EXAM_STEPS)
+
+
 def command_line(settings: Settings, options: Iterable[str]) -> str:
     """Return the command that trains these weights again; `options` are the names of those that were given."""
     words = ["robustcaps", "train", settings.model, "--data", settings.data]
-    for name in ("tag", "seed", "epochs", "batch_size", "lr", "limit", "holdout"):
+    named = ("tag", "seed", "epochs", "batch_size", "lr", "limit", "holdout", "adversary_eps", "adversary_steps")
+    for name in named:
         value = getattr(settings, name)
         words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
     words += [] if settings.half else ["--no-half"]

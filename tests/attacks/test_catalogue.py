@@ -161,7 +161,7 @@ class Trial:
 
     @property
     def failures(self) -> dict[str, Outcome]:
-        return {outcome.cell.attack.label: outcome for outcome in self.first.failures}
+        return {outcome.cell.names["attack"]: outcome for outcome in self.first.failures}
 
 
 @pytest.fixture(scope="module")

@@ -63,5 +63,5 @@ def test_wrong_requests_are_answered_in_one_line(name: str, arguments: dict[str,
 
 
 def test_every_dataset_has_a_line_of_help() -> None:
-    assert {"toys", "smallnorb", "mnist", "fashion-mnist", "eth80"} <= set(DATASETS.names())
+    assert {"toys", "smallnorb", "mnist", "fashion-mnist", "multimnist", "cifar10", "eth80"} <= set(DATASETS.names())
     assert all(DATASETS.entry(name).help for name in DATASETS.names())

@@ -57,6 +57,10 @@ def test_a_limit_takes_the_first_samples(folder: Path) -> None:
     assert told == [(2, 2)]
 
 
+def write_labels(folder: Path, labels: np.ndarray) -> None:
+    (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels)))
+
+
 def rewrite(content: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(gzip.compress(content))
 
@@ -64,15 +68,19 @@ def rewrite(content: bytes) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        (Path.unlink, "no file 't10k-images-idx3-ubyte' .or .gz. in the folder .*MNIST Database.*--data-dir"),
+        (
+            Path.unlink,
+            "no file 't10k-images-idx3-ubyte' .or .gz. in the folder .*data get mnist --data-dir .*MNIST Database",
+        ),
         (rewrite(idx(LABELS)), "not an idx file of bytes in 3 dimensions: it starts with 00000801"),
         (rewrite(idx(PIXELS[:, 1:])), r"holds \(6, 27, 28\), not n x 28 x 28"),
         (rewrite(idx(PIXELS)[:-5]), "truncated: 5 bytes are missing"),
         (rewrite(idx(PIXELS) + b"x"), "wrong size: it goes on after the 6 samples"),
         (rewrite(idx(PIXELS[1:])), "5 images but 6 labels of 'test'"),
+        (lambda path: write_labels(path.parent, LABELS + 1), "a label of 'test' is 10, which is no class"),
         (lambda path: path.write_bytes(path.read_bytes()[:-20]), "truncated: the gzipped file ends early"),
     ],
-    ids=["missing", "magic", "shape", "short", "long", "count", "gzip"],
+    ids=["missing", "magic", "shape", "short", "long", "count", "class", "gzip"],
 )
 def test_what_is_wrong_with_the_files_is_said_in_one_line(
     folder: Path, damage: Callable[[Path], object], complaint: str

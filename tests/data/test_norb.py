@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robustcaps.data.norb import Digest, Header, digest_of, read_header, read_rows, write_rows
+from robustcaps.data.files import Digest, digest_of
+from robustcaps.data.norb import Header, read_header, read_rows, write_rows
 from robustcaps.errors import UserError
 
 

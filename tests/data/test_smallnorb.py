@@ -75,7 +75,7 @@ def pack_and_cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "complaint"),
     [
-        (DAT, Path.unlink, f"no file '{DAT}' .or .gz. in the folder .*Small NORB.*--data-dir or ROBUSTCAPS_DATA"),
+        (DAT, Path.unlink, f"no file '{DAT}' .or .gz. in the folder .*data get smallnorb .*Small NORB.*--data-dir or"),
         (INFO, Path.unlink, f"no file '{INFO}'"),
         (DAT, cut, "truncated: 129038 bytes .unpacked., but its header promises 129048"),
         (DAT, pack_and_cut, "truncated|cannot be read"),

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import robustcaps as rc
+from benchmarks.calibration.collection import EPS, First, Then, blobs, mlp, rounded, shattered, train, with_backward
 from robustcaps.errors import UserError
 from robustcaps.registry import DIAGNOSTICS
-from tests.diagnostics.collection import EPS, First, Then, blobs, mlp, rounded, shattered, train, with_backward
 
 DATA = blobs(30, seed=2)
 SECTION_6 = {

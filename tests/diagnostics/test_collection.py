@@ -1,15 +1,14 @@
-"""The verdict on models whose label is known, and the proof of each label. See `collection`."""
+"""The proofs of the collection's labels, and how verdicts on it are reported."""
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
-import robustcaps as rc
-from tests.diagnostics.collection import COLLECTION, EPS, accuracy, attack, blobs, specimen, textbook
+from benchmarks.calibration.__main__ import judge, report, wrong
+from benchmarks.calibration.collection import COLLECTION, EPS, accuracy, attack, blobs, specimen, textbook
 
 DATA = blobs(100, seed=2)
-
-pytestmark = pytest.mark.slow
 
 
 def test_the_collection_is_large_enough():
@@ -17,6 +16,7 @@ def test_the_collection_is_large_enough():
     assert labels.count(False) >= 12 and labels.count(True) >= 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLLECTION)
 def test_the_label_is_true(name):
     """A masked model falls to those who know its secret; on an honest one far more effort gains next to nothing."""
@@ -29,8 +29,22 @@ def test_the_label_is_true(name):
         assert accuracy(model, usual, DATA.labels) - best <= 0.05
 
 
-@pytest.mark.parametrize("name", COLLECTION)
-def test_masked_models_are_found_and_honest_ones_are_not_accused(name):
-    verdict = rc.diagnose(specimen(name), DATA, EPS)
-    assert verdict.masked == COLLECTION[name].masked, verdict.summary
-    assert verdict.masked or verdict.status == "trusted", verdict.summary
+@pytest.mark.parametrize(("name", "verdict"), [("linear", "trusted"), ("detached", "masked")])
+def test_a_model_is_judged_beside_its_label(name, verdict):
+    line = judge(name, images=40)
+    assert line["verdict"] == verdict and line["label"] == {"trusted": "honest", "masked": "masked"}[verdict]
+    assert line["corrected"] <= line["naive"] <= line["clean"]
+
+
+def test_the_report_counts_what_was_missed_and_who_was_accused():
+    lines = [
+        ("a", "masked", "masked"),
+        ("b", "masked", "trusted"),
+        ("c", "honest", "masked"),
+        ("d", "honest", "trusted"),
+    ]
+    table = pd.DataFrame(lines, columns=["model", "label", "verdict"])
+    table = table.assign(clean=1.0, naive=0.5, corrected=0.1, seconds=3.0, flagged="reach")
+    assert wrong(table) == ["b", "c"]
+    assert "Recall: 1 of 2 masked models are found (50 %" in report(table)
+    assert "False alarms: 1 of 2 honest ones are called masked (50 %" in report(table)

@@ -13,7 +13,7 @@ from torch import nn
 
 from robustcaps.errors import UserError
 from robustcaps.models import zoo
-from robustcaps.models.cards import Card, digest_of, read_tensors, weights_digest, write_weights
+from robustcaps.models.cards import Card, digest_of, read_card, read_tensors, weights_digest, write_weights
 from robustcaps.models.zoo import build_model, load_model, shipped
 from robustcaps.registry import MODELS
 from tests import tiny
@@ -144,6 +144,16 @@ def test_options_given_when_loading_win_over_those_of_the_training(tmp_path):
     assert digest_of(plain.state_dict()) == digest_of(changed.state_dict())
     assert weights_digest(plain) != weights_digest(changed)  # a buffer that is derived from the option
     assert changed(torch.rand(9, 1, 8, 8)).argmax(1).tolist() == [1] * 9
+
+
+def test_a_card_from_before_there_were_adversaries_tells_of_ordinary_training(tmp_path):
+    path = tmp_path / "mine.json"
+    card = put(path.with_suffix(".safetensors"))
+    older = card.model_dump_json(exclude={"adversary_eps", "adversary_steps", "robust_accuracy"})
+    assert "adversary" not in older
+    path.write_text(older)
+    assert read_card(path) == card
+    assert (card.adversary_eps, card.adversary_steps, card.robust_accuracy) == (None, None, None)
 
 
 def truncate(path: Path) -> None:

@@ -52,6 +52,7 @@ def _bumps(centres: Tensor) -> Tensor:
 
 
 def small_cnn(activation: Callable[[], nn.Module] = nn.ReLU, *, norm: bool = False, pool: bool = False) -> nn.Module:
+    """Two convolutions and a linear layer."""
     shrink = [nn.Conv2d(8, 16, 5, padding=2), nn.MaxPool2d(2)] if pool else [nn.Conv2d(8, 16, 5, stride=2, padding=2)]
     middle = [nn.BatchNorm2d(8)] if norm else []
     return nn.Sequential(
@@ -61,6 +62,7 @@ def small_cnn(activation: Callable[[], nn.Module] = nn.ReLU, *, norm: bool = Fal
 
 
 def mlp() -> nn.Module:
+    """One hidden layer."""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 5))
 
 
@@ -82,13 +84,13 @@ def train(
         model = build()
         optimiser = torch.optim.Adam(model.parameters(), lr=3e-3, weight_decay=weight_decay)
         for _ in range(epochs):
-            for rows in torch.randperm(len(data)).split(50):
+            for rows in torch.randperm(len(data)).split(50):  # type: ignore[no-untyped-call]
                 images, labels = data.images[rows], data.labels[rows]
                 images = images + noise * torch.randn_like(images)
                 if adversary:
                     images = attack(model, images, labels, adversary, steps=5)
                 optimiser.zero_grad()
-                F.cross_entropy(model(images) / temperature, labels, label_smoothing=smoothing).backward()
+                F.cross_entropy(model(images) / temperature, labels, label_smoothing=smoothing).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
     return model.eval()
 
@@ -105,21 +107,25 @@ def attack(
 
 @functools.cache
 def plain() -> nn.Module:
+    """The network that most specimens are made of."""
     return train(small_cnn)
 
 
 @functools.cache
 def other() -> nn.Module:
+    """The same from other first weights."""
     return train(small_cnn, seed=7)
 
 
 @functools.cache
 def noisy() -> nn.Module:
+    """The same, trained with noise."""
     return train(small_cnn, noise=0.3)
 
 
 @functools.cache
 def winners() -> nn.Module:
+    """A network of k-winners-take-all layers, adversarially trained."""
     return train(functools.partial(small_cnn, Winners), adversary=EPS, epochs=8)
 
 
@@ -244,7 +250,8 @@ class Backward(torch.autograd.Function):
 
 
 def with_backward(forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor], Tensor]) -> Any:
-    return lambda x: Backward.apply(x, forward, backward)
+    """Return a function with a backward pass of its own."""
+    return lambda x: Backward.apply(x, forward, backward)  # type: ignore[no-untyped-call]
 
 
 class Stolen(nn.Module):
@@ -272,6 +279,7 @@ class Mean(nn.Module):
 
 
 def rounded(levels: int) -> Callable[[Tensor], Tensor]:
+    """Return the rounding to some levels."""
     return lambda x: (x * levels).round() / levels
 
 
@@ -320,14 +328,17 @@ def random_blocks(images: Tensor) -> Tensor:
 
 
 def shattered(images: Tensor) -> Tensor:
+    """Add ripples too fine to see: gradients point anywhere."""
     return images + 0.02 * torch.sin(2000.0 * images)
 
 
 def ragged(images: Tensor) -> Tensor:
+    """Round, and add ripples."""
     return (images * 10).floor() / 10 + 0.02 * torch.cos(3000.0 * images)
 
 
 def outside_of_torch(images: Tensor) -> Tensor:
+    """Leave the graph."""
     return torch.from_numpy(images.numpy().copy())
 
 
@@ -349,10 +360,12 @@ class Specimen:
 
 
 def honest(build: Callable[[], nn.Module]) -> Specimen:
+    """A specimen whose robustness is what gradients say."""
     return Specimen(masked=False, build=build, proof=by_effort)
 
 
 def masked(build: Callable[[], nn.Module], proof: Secret = crafted_on(plain)) -> Specimen:  # noqa: B008
+    """A specimen that hides, and the attack by somebody who knows how."""
     return Specimen(masked=True, build=build, proof=proof)
 
 

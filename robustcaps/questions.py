@@ -1,0 +1,88 @@
+"""A suite's diagnostics unfolded: one question is one model, one dataset, one diagnostic at one eps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from robustcaps.data.base import Data
+from robustcaps.diagnostics.examine import examination_options, kind_of
+from robustcaps.registry import DIAGNOSTICS
+from robustcaps.settings import plugin_code, settings_id
+from robustcaps.suite import DataSpec, DiagnosticSpec, ModelSpec
+
+ROWS_VERSION = 1
+"""Raised when checks change what they say, so that stored answers are not taken for current ones."""
+PASSES = {"verdict": 1500.0, "gradients": 9.0}
+"""About how many forward passes a sample takes: verdicts search at random for what gradients leave."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One model, one dataset, one diagnostic at one eps. Small, and answered anywhere."""
+
+    suite: str
+    model: ModelSpec
+    data: DataSpec
+    diagnostic: DiagnosticSpec
+    eps: float
+    seed: int
+    rows: int
+    """How many steps its progress has: its checks, or its losses."""
+    work: float
+    """About how many forward passes of one image it takes at most."""
+    settings: dict[str, Any]
+    """Everything that decides the columns other than names, resolved: defaults filled in, digests of what is read."""
+
+    @property
+    def kind(self) -> str:
+        """What its rows are: a verdict's, or gradients'."""
+        return kind_of(self.diagnostic.use)
+
+    @property
+    def label(self) -> str:
+        """What progress bars and messages call it."""
+        budget = f" eps {self.eps:g}" if self.kind == "verdict" else ""
+        return f"{self.model.label} / {self.data.label} / {self.diagnostic.label}{budget}"
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The columns that only name things: they may change without a new computation."""
+        labels = {"model": self.model.label, "data": self.data.label, "diagnostic": self.diagnostic.label}
+        return {"suite": self.suite, **labels}
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tables tell it apart by."""
+        return (*self.names.values(), self.eps, self.diagnostic.norm)
+
+    @property
+    def id(self) -> str:
+        """A hash of the settings, which hold the digests of weights, data and plugin code."""
+        return settings_id(self.settings)
+
+
+def ask(
+    suite: str, model: ModelSpec, data_spec: DataSpec, data: Data, spec: DiagnosticSpec, network: dict[str, Any]
+) -> Iterator[Question]:
+    """Return the questions of a diagnostic about a model; `network` are the model's own settings."""
+    options = examination_options(spec.use, spec.options)
+    kind = kind_of(spec.use)
+    seen = data.first(spec.limit)
+    about = {"use": spec.use, "options": options, "norm": spec.norm, **_code(spec)}
+    steps = len(options.get("checks") or options.get("losses") or DIAGNOSTICS.names())
+    for eps in spec.eps if kind == "verdict" else spec.eps[:1]:
+        budget = {"eps": eps} if kind == "verdict" else {}
+        parts = {"model": network, "data": {"digest": seen.digest}, "diagnostic": {**about, **budget}}
+        settings = {"kind": kind, "rows_version": ROWS_VERSION, **parts, "seed": 0}
+        work = len(seen) * PASSES[kind]
+        yield Question(suite, model, data_spec, spec, eps, 0, steps, work, settings)
+
+
+def _code(spec: DiagnosticSpec) -> dict[str, Any]:
+    """Return the code of plugins' checks, if there are any among those asked for."""
+    asked = spec.options.get("checks") or DIAGNOSTICS.names()
+    names = [check if isinstance(check, str) else check.get("use", "") for check in asked]
+    codes = {name: plugin_code(DIAGNOSTICS, name) for name in names}
+    return {"plugins": {name: code for name, code in codes.items() if code}}
