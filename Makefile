@@ -29,10 +29,12 @@ perf: $(READY)           ## speed and memory against the textbook, side by side 
 	$(BIN)/python -m benchmarks.perf
 	$(BIN)/python benchmarks/readme.py
 
-results: $(READY)        ## the reference runs that the README shows; about an hour
+results: $(READY)        ## the reference runs that the README shows; about two hours
 	$(BIN)/robustcaps run benchmarks/quick.toml --out results/quick
 	$(BIN)/robustcaps run benchmarks/all-attacks.toml --out results/all-attacks
 	$(BIN)/robustcaps run benchmarks/ablation.toml --out results/ablation
+	$(BIN)/robustcaps run benchmarks/trust.toml --out results/trust
+	$(BIN)/python -m benchmarks.calibration
 	$(BIN)/python benchmarks/readme.py
 
 clean:                   ## forget the environment

@@ -74,12 +74,36 @@ def perf() -> str:
     return (ROOT / "results" / "perf" / "table.md").read_text(encoding="utf-8").rstrip()
 
 
+def trust() -> str:
+    """Return the verdicts on the zoo, its gradients by loss, and their figures."""
+    folder = ROOT / "results" / "trust"
+    parts = [
+        "`robustcaps run benchmarks/trust.toml`; *on logits* and *on the training loss* say what the textbook attack (PGD, 20",
+        "steps) climbs, *corrected* is what is left after all checks and remedies:",
+        "",
+        (folder / "verdicts.md").read_text(encoding="utf-8"),
+        "Gradients of each loss at the images themselves, the check of Hinton et al. 2018:",
+        "",
+        (folder / "gradients.md").read_text(encoding="utf-8"),
+        "![what stays of the robust accuracy](results/trust/figures/verdicts.png)",
+        "![gradients by loss](results/trust/figures/gradients.png)",
+    ]
+    return "\n".join(parts)
+
+
+def calibration() -> str:
+    """Return recall and false alarms on the collection."""
+    return (ROOT / "results" / "calibration" / "report.md").read_text(encoding="utf-8").rstrip()
+
+
 SECTIONS = {
     "results": results,
     "ablation": ablation,
+    "calibration": calibration,
     "attacks": attacks,
     "passes": passes,
     "perf": perf,
+    "trust": trust,
     "weights": weights,
 }
 
