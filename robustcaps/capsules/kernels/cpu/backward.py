@@ -20,12 +20,12 @@ from robustcaps.capsules.kernels.cpu.votes import (
     Layer,
     Trace,
     Window,
-    assignments,
-    by_slot,
     count_rivals,
     half_log_volume,
     inverse_variance,
     open_window,
+    slot_shape,
+    slots_share,
     store_four,
 )
 from robustcaps.capsules.routing.em import EMPTY, WHOLE
@@ -39,7 +39,7 @@ class Gradients(NamedTuple):
     activations: Floats
     """(n, Q, B)."""
     transforms: Floats
-    """(S or 1, B, K, 16 or 256 numbers, 16 lanes), or of length 0 where nobody asks for it."""
+    """As `Layer.transforms`, or of length 0 where nobody asks for it."""
     beta_a: Floats
     """(C,)."""
     beta_u: Floats
@@ -110,7 +110,7 @@ def pull_back_samples(
     for n in range(first, last):
         row = n
         for t in range(iterations - 1, -1, -1):
-            R = assignments(layer, trace, row, t)
+            R = layer.uniform if t == 0 else trace.assignments[row, t - 1]
             for p in range(positions):
                 for k in range(blocks):
                     open_window(layer, R, n, p, k, window)
@@ -251,7 +251,8 @@ def pull_back_weights(trace: Trace, window: Window, pulls: Pulls, row: int, t: i
 @inlined
 def pull_back_shares(layer: Layer, R: Floats, g_r: Floats, n: int, g_activations: Floats) -> None:
     """Of r = R a: g_a = sum_j g_r R; of the softmax R of L: g_L = R (g_R - sum_j g_R R), in place of g_r."""
-    R_slots, g_slots = by_slot(layer, R), by_slot(layer, g_r)
+    shape = slot_shape(layer, R)
+    R_slots, g_slots = R.reshape(shape), g_r.reshape(shape)
     for group in layer.groups:
         rivals = group[: count_rivals(layer, group)]
         for b in range(R_slots.shape[1]):
@@ -276,13 +277,12 @@ def pull_back_votes(
     """Collect g_V of all half-steps at once, and contract it with the transforms and with the poses."""
     slots, child_types = layer.windows.shape[1], layer.poses.shape[2]
     iterations = len(layer.scales)
-    shared = layer.transforms.shape[0] == 1
+    shared = slots_share(layer)
     for t in range(iterations):
         for h in range(POSE):
             store(pulls.inverse, (t, h), inverse_variance(trace.variance[row, t, p, k], h, layer.floor))
     for s in range(slots):
         q = layer.windows[p, s]
-        w = 0 if shared else s
         for b in range(child_types):
             i = s * child_types + b
             for t in range(iterations):
@@ -290,7 +290,7 @@ def pull_back_votes(
                 support = load(trace.support, (row, t, p, k)) + splat(EMPTY)
                 store(pulls.weights, (t,), R * splat(layer.activations[n, q, b]) / support)
             collect_votes(trace, window, pulls, (row, p, i, k))
-            pull_back_transformed(layer, pulls, gradients, (n, q, b, w, k))
+            pull_back_transformed(layer, pulls, gradients, (n, q, b, b if shared else i, k))
 
 
 @inlined
@@ -334,7 +334,7 @@ def pull_back_vectors(
     for y in range(POSE):
         pull = splat(0.0)
         for z in range(POSE):
-            pull = fma(load(g_votes, (z,)), load(transforms, (w, b, k, POSE * y + z)), pull)
+            pull = fma(load(g_votes, (z,)), load(transforms, (z, w, k, y)), pull)
         store(by_parent, (y,), pull)
     store(g_poses, (n, q, b), load(g_poses, (n, q, b)) + totals(by_parent))
 
@@ -348,8 +348,8 @@ def pull_back_vector_transforms(
     for y in range(POSE):
         component = splat(poses[n, q, b, y])
         for z in range(POSE):
-            pull = fma(component, load(g_votes, (z,)), load(g_transforms, (w, b, k, POSE * y + z)))
-            store(g_transforms, (w, b, k, POSE * y + z), pull)
+            pull = fma(component, load(g_votes, (z,)), load(g_transforms, (z, w, k, y)))
+            store(g_transforms, (z, w, k, y), pull)
 
 
 @inlined
@@ -359,8 +359,8 @@ def pull_back_poses(
     """Of V = M W: g_M = g_V W^T, added over the parents."""
     n, q, b, w, k = place
     for y in range(4):
-        w0, w1 = load(transforms, (w, b, k, 4 * y)), load(transforms, (w, b, k, 4 * y + 1))
-        w2, w3 = load(transforms, (w, b, k, 4 * y + 2)), load(transforms, (w, b, k, 4 * y + 3))
+        w0, w1 = load(transforms, (0, w, k, y)), load(transforms, (1, w, k, y))
+        w2, w3 = load(transforms, (2, w, k, y)), load(transforms, (3, w, k, y))
         for x in range(4):
             pull = load(g_votes, (4 * x,)) * w0
             pull = fma(load(g_votes, (4 * x + 1,)), w1, pull)
@@ -378,7 +378,7 @@ def pull_back_transforms(
     for z in range(4):
         g0, g1, g2, g3 = load(g_votes, (z,)), load(g_votes, (4 + z,)), load(g_votes, (8 + z,)), load(g_votes, (12 + z,))
         for y in range(4):
-            pull = fma(splat(poses[n, q, b, y]), g0, load(g_transforms, (w, b, k, 4 * y + z)))
+            pull = fma(splat(poses[n, q, b, y]), g0, load(g_transforms, (z, w, k, y)))
             pull = fma(splat(poses[n, q, b, 4 + y]), g1, pull)
             pull = fma(splat(poses[n, q, b, 8 + y]), g2, pull)
-            store(g_transforms, (w, b, k, 4 * y + z), fma(splat(poses[n, q, b, 12 + y]), g3, pull))
+            store(g_transforms, (z, w, k, y), fma(splat(poses[n, q, b, 12 + y]), g3, pull))

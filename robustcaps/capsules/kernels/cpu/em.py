@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from robustcaps.capsules.kernels.cpu.backward import Gradients, Pulls, pull_back_parts
-from robustcaps.capsules.kernels.cpu.forward import Parents, route_samples
+from robustcaps.capsules.kernels.cpu.forward import Parents, Scratch, route_samples
 from robustcaps.capsules.kernels.cpu.lanes import LANES
 from robustcaps.capsules.kernels.cpu.packing import (
     as_array,
@@ -40,7 +40,7 @@ class FusedRouting(torch.autograd.Function):
 
         def work(first: int, last: int) -> None:
             own = trace if keep else new_trace(layer, rows=1)
-            route_samples(layer, own, parents, new_window(layer), bounds[first], bounds[last])
+            route_samples(layer, own, parents, new_scratch(layer), bounds[first], bounds[last])
 
         run_parts(work, len(bounds) - 1)
         if keep:
@@ -79,9 +79,7 @@ def make_layer(
     windows = setting.wiring.windows.contiguous().numpy()
     apart = np.arange(windows.size)[:, None]
     groups = setting.wiring.rivals.contiguous().numpy() if setting.competition == "field" else apart
-    offsets = (
-        setting.offsets if setting.offsets is not None else torch.zeros(windows.shape[1], POSE, dtype=torch.float32)
-    )
+    offsets = setting.offsets if setting.offsets is not None else torch.zeros(1, POSE, dtype=torch.float32)
     return Layer(
         poses=as_array(poses),
         activations=as_array(activations),
@@ -114,16 +112,26 @@ def new_trace(layer: Layer, rows: int) -> Trace:
     )
 
 
+def new_scratch(layer: Layer) -> Scratch:
+    """Return room for what one window tells one block of parents, two components at a time."""
+    children = layer.uniform.shape[1]
+    return Scratch(
+        poses=room(children, POSE),
+        r=room(children, LANES),
+        centre=room(POSE, LANES),
+        pair=room(children, 2, LANES),
+        log_volume=room(LANES),
+    )
+
+
 def new_window(layer: Layer) -> Window:
-    """Return room for what one window tells one block of parents."""
+    """Return room for the votes of one window for one block of parents."""
     children = layer.uniform.shape[1]
     return Window(
         centre=room(POSE, LANES),
         shift=room(POSE, LANES),
         votes=room(children, POSE, LANES),
         r=room(children, LANES),
-        inverse=room(POSE, LANES),
-        prior=room(LANES),
     )
 
 

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from robustcaps.capsules.kernels.cpu.jit import compiled, inlined
-from robustcaps.capsules.kernels.cpu.lanes import LANES, Lanes, exp, fma, largest, load, splat, store, total
+from robustcaps.capsules.kernels.cpu.lanes import LANES, Lanes, exp, fma, largest, load, maximum, splat, store, total
 from robustcaps.capsules.kernels.cpu.votes import (
     MEAN_COST,
     MIXTURE,
@@ -14,14 +14,12 @@ from robustcaps.capsules.kernels.cpu.votes import (
     Floats,
     Layer,
     Trace,
-    Window,
-    assignments,
-    by_slot,
     count_rivals,
     half_log_volume,
     inverse_variance,
-    open_window,
-    store_four,
+    offset,
+    slot_shape,
+    slots_share,
 )
 from robustcaps.capsules.routing.em import EMPTY, NOWHERE, WHOLE
 
@@ -39,118 +37,210 @@ class Parents(NamedTuple):
     """(n, P, C)."""
 
 
+class Scratch(NamedTuple):
+    """What one window of children tells one block of parents; overwritten by the next."""
+
+    poses: Floats
+    """M_i of the children in the window (I, H)."""
+    r: Floats
+    """r_ij = R_ij a_i (I, 16 lanes)."""
+    centre: Floats
+    """V_0, the first child's votes (H, 16 lanes)."""
+    pair: Floats
+    """V_i - V_0 of two components, then (V_i - mu)^2 (I, 2, 16 lanes).
+
+    V_i - V_0 is near 0 where votes agree, so that no digits are lost however far out they agree.
+    """
+    log_volume: Floats
+    """sum_h log sigma_j^h of the parents (16 lanes)."""
+
+
 @compiled
-def route_samples(layer: Layer, trace: Trace, parents: Parents, window: Window, first: int, last: int) -> None:
+def route_samples(layer: Layer, trace: Trace, parents: Parents, scratch: Scratch, first: int, last: int) -> None:
     """Route samples first..last-1. The trace has a row for each sample, or a single one that is overwritten."""
     positions, _, blocks, _ = layer.uniform.shape
     iterations = len(layer.scales)
     for n in range(first, last):
         row = min(n, len(trace.mean) - 1)
         for t in range(iterations):
-            R = assignments(layer, trace, row, t)
+            R = layer.uniform if t == 0 else trace.assignments[row, t - 1]
             for p in range(positions):
+                gather_poses(layer, scratch, n, p)
                 for k in range(blocks):
-                    open_window(layer, R, n, p, k, window)
-                    fit_parents(trace, window, row, t, p, k)
-                    activate(layer, trace, n, row, t, p, k)
+                    share = weigh_children(layer, trace, scratch, R, (n, row, t, p, k))
+                    for z in range(4):
+                        for h in (z, z + 8):
+                            fit_pair(layer, trace, scratch, share, (row, t, p, k), h)
+                            if t + 1 < iterations:
+                                add_distances(layer, trace, scratch, (row, t, p, k), h)
+                    activate(layer, trace, scratch, n, row, t, p, k)
                     if t + 1 < iterations:
-                        write_prior(layer, trace, window, row, t, p, k)
-                        log_joint(layer, trace, window, row, t, p, k)
+                        add_prior(layer, trace, scratch, row, t, p, k)
                     else:
-                        write_parents(layer, trace, window, parents, n, row, p, k)
+                        write_parents(layer, trace, scratch, parents, n, row, p, k)
             if t + 1 < iterations:
                 share_out(layer, trace.assignments[row, t])
 
 
 @inlined
-def fit_parents(trace: Trace, window: Window, row: int, t: int, p: int, k: int) -> None:
-    """M-step: mean, variance and support of one block of parents; the variance in a second pass."""
+def gather_poses(layer: Layer, scratch: Scratch, n: int, p: int) -> None:
+    """Lay the poses of a window's children side by side."""
+    slots, child_types = layer.windows.shape[1], layer.poses.shape[2]
+    for s in range(slots):
+        for b in range(child_types):
+            store(scratch.poses, (s * child_types + b,), load(layer.poses, (n, layer.windows[p, s], b)))
+
+
+@inlined
+def weigh_children(
+    layer: Layer, trace: Trace, scratch: Scratch, R: Floats, place: tuple[int, int, int, int, int]
+) -> Lanes:
+    """Set r_ij and the support S of one block of parents; return 1 / S."""
+    n, row, t, p, k = place
+    slots, child_types = layer.windows.shape[1], layer.poses.shape[2]
     support = splat(0.0)
-    for i in range(len(window.r)):
-        support += load(window.r, (i,))
+    for s in range(slots):
+        q = layer.windows[p, s]
+        for b in range(child_types):
+            i = s * child_types + b
+            r = load(R, (p, i, k)) * splat(layer.activations[n, q, b])
+            store(scratch.r, (i,), r)
+            support += r
     store(trace.support, (row, t, p, k), support)
-    share = splat(1.0) / (support + splat(EMPTY))
-    for h in range(0, POSE, 4):
-        fit_components(window, share, trace.mean[row, t, p, k], trace.variance[row, t, p, k], h)
+    return splat(1.0) / (support + splat(EMPTY))
 
 
 @inlined
-def fit_components(window: Window, share: Lanes, mean: Floats, variance: Floats, h: int) -> None:
-    """Set mean and variance of components h..h+3: four at a time stay in registers, and their votes in the cache."""
-    m0, m1, m2, m3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-    for i in range(len(window.r)):
-        r = load(window.r, (i,))
-        m0, m1 = fma(r, load(window.votes, (i, h)), m0), fma(r, load(window.votes, (i, h + 1)), m1)
-        m2, m3 = fma(r, load(window.votes, (i, h + 2)), m2), fma(r, load(window.votes, (i, h + 3)), m3)
+def fit_pair(
+    layer: Layer, trace: Trace, scratch: Scratch, share: Lanes, place: tuple[int, int, int, int], h: int
+) -> None:
+    """M-step: mean and variance of components h and h+4; the variance in a second pass.
+
+    Two components of all votes stay in the cache, and what is summed up in registers.
+    """
+    row, t, p, k = place
+    m0, m1 = form_pair(layer, scratch, k, h)
     pull = splat(EMPTY) * share  # (sum_i r V_i) / (S + EMPTY) - V_0
-    m0, m1 = m0 * share - pull * load(window.centre, (h,)), m1 * share - pull * load(window.centre, (h + 1,))
-    m2, m3 = m2 * share - pull * load(window.centre, (h + 2,)), m3 * share - pull * load(window.centre, (h + 3,))
-    v0, v1, v2, v3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-    for i in range(len(window.r)):
-        r = load(window.r, (i,))
-        d0, d1 = load(window.votes, (i, h)) - m0, load(window.votes, (i, h + 1)) - m1
-        d2, d3 = load(window.votes, (i, h + 2)) - m2, load(window.votes, (i, h + 3)) - m3
-        v0, v1, v2, v3 = fma(r * d0, d0, v0), fma(r * d1, d1, v1), fma(r * d2, d2, v2), fma(r * d3, d3, v3)
-    store_four(mean, h, (m0, m1, m2, m3))
-    store_four(variance, h, (v0 * share, v1 * share, v2 * share, v3 * share))
+    m0, m1 = m0 * share - pull * load(scratch.centre, (h,)), m1 * share - pull * load(scratch.centre, (h + 4,))
+    v0, v1 = splat(0.0), splat(0.0)
+    for i in range(len(scratch.r)):
+        r = load(scratch.r, (i,))
+        d0, d1 = load(scratch.pair, (i, 0)) - m0, load(scratch.pair, (i, 1)) - m1
+        d0, d1 = d0 * d0, d1 * d1
+        store(scratch.pair, (i, 0), d0)
+        store(scratch.pair, (i, 1), d1)
+        v0, v1 = fma(r, d0, v0), fma(r, d1, v1)
+    store(trace.mean, (row, t, p, k, h), m0)
+    store(trace.mean, (row, t, p, k, h + 4), m1)
+    store(trace.variance, (row, t, p, k, h), v0 * share)
+    store(trace.variance, (row, t, p, k, h + 4), v1 * share)
 
 
 @inlined
-def activate(layer: Layer, trace: Trace, n: int, row: int, t: int, p: int, k: int) -> None:
-    """Set the logits of one block of parents, as `routing.parent_logits` does."""
+def form_pair(layer: Layer, scratch: Scratch, k: int, h: int) -> tuple[Lanes, Lanes]:
+    """Set components h and h+4 of V_0 and of all V_i - V_0, and return their sum_i r_ij (V_ij - V_0j).
+
+    Children are one long run where each has its own transforms and all the same offset, else a run for every slot.
+    """
+    shared = slots_share(layer)
+    runs = layer.windows.shape[1] if shared or len(layer.offsets) > 1 else 1
+    length = len(scratch.r) // runs
+    c0, c1 = transform_pair(layer, scratch, (0, 0, k, h), offset(layer, 0, h), offset(layer, 0, h + 4))
+    store(scratch.centre, (h,), c0)
+    store(scratch.centre, (h + 4,), c1)
+    m0, m1 = splat(0.0), splat(0.0)
+    for run in range(runs):
+        s0, s1 = offset(layer, run, h) - c0, offset(layer, run, h + 4) - c1
+        for j in range(length):
+            i = run * length + j
+            v0, v1 = transform_pair(layer, scratch, (i, j if shared else i, k, h), s0, s1)
+            store(scratch.pair, (i, 0), v0)
+            store(scratch.pair, (i, 1), v1)
+            r = load(scratch.r, (i,))
+            m0, m1 = fma(r, v0, m0), fma(r, v1, m1)
+    return m0, m1
+
+
+@inlined
+def transform_pair(
+    layer: Layer, scratch: Scratch, place: tuple[int, int, int, int], v0: Lanes, v1: Lanes
+) -> tuple[Lanes, Lanes]:
+    """Return v0 and v1 plus components h and h+4 of the votes of child i, whose transforms are those of child w."""
+    i, w, k, h = place
+    if len(layer.vectors) > 0:
+        for y in range(POSE):
+            m = splat(scratch.poses[i, y])
+            v0 = fma(m, load(layer.transforms, (h, w, k, y)), v0)
+            v1 = fma(m, load(layer.transforms, (h + 4, w, k, y)), v1)
+    else:
+        z = h % 4
+        x = h - z
+        for y in range(4):
+            number = load(layer.transforms, (z, w, k, y))
+            v0 = fma(splat(scratch.poses[i, x + y]), number, v0)
+            v1 = fma(splat(scratch.poses[i, x + 4 + y]), number, v1)
+    return v0, v1
+
+
+@inlined
+def add_distances(layer: Layer, trace: Trace, scratch: Scratch, place: tuple[int, int, int, int], h: int) -> None:
+    """Add -(V_ij - mu_j)^2 / (2 sigma_j^2) of components h and h+4 where the assignments of iteration t+1 will be."""
+    row, t, p, k = place
+    f0 = splat(-0.5) * inverse_variance(trace.variance[row, t, p, k], h, layer.floor)
+    f1 = splat(-0.5) * inverse_variance(trace.variance[row, t, p, k], h + 4, layer.floor)
+    for i in range(len(scratch.r)):
+        log_p = splat(0.0) if h == 0 else load(trace.assignments, (row, t, p, i, k))
+        log_p = fma(load(scratch.pair, (i, 1)), f1, fma(load(scratch.pair, (i, 0)), f0, log_p))
+        store(trace.assignments, (row, t, p, i, k), log_p)
+
+
+@inlined
+def activate(layer: Layer, trace: Trace, scratch: Scratch, n: int, row: int, t: int, p: int, k: int) -> None:
+    """Set the logits of one block of parents, as `routing.parent_logits` does, and the log of their volumes."""
     for lane in range(min(LANES, len(layer.beta_a) - k * LANES)):
         c = k * LANES + lane
         support = trace.support[row, t, p, k, lane]
+        log_volume = half_log_volume(trace.variance[row, t, p, k], lane, layer.floor)
+        scratch.log_volume[lane] = log_volume
         if layer.rule == MIXTURE:
             rest = (1.0 + WHOLE) * layer.totals[n] - support
             trace.logits[row, t, p, k, lane] = math.log(support + EMPTY) - math.log(rest + EMPTY)
         else:
             weight = 1.0 if layer.rule == MEAN_COST else support
-            cost = weight * (POSE * layer.beta_u[c] + half_log_volume(trace.variance[row, t, p, k], lane, layer.floor))
+            cost = weight * (POSE * layer.beta_u[c] + log_volume)
             trace.logits[row, t, p, k, lane] = layer.scales[t] * (layer.beta_a[c] - cost)
 
 
 @inlined
-def write_prior(layer: Layer, trace: Trace, window: Window, row: int, t: int, p: int, k: int) -> None:
-    """Set log a_j - sum_h log sigma_j^h: all of log a_j p_ij that is the same for all children."""
+def add_prior(layer: Layer, trace: Trace, scratch: Scratch, row: int, t: int, p: int, k: int) -> None:
+    """Add log a_j - sum_h log sigma_j^h to all of log a_j p_ij; nothing is left of empty lanes."""
+    prior = scratch.log_volume
     for lane in range(LANES):
         if k * LANES + lane < len(layer.beta_a):
             z = float(trace.logits[row, t, p, k, lane])
-            log_activation = min(z, 0.0) - math.log1p(math.exp(-abs(z)))
-            window.prior[lane] = log_activation - half_log_volume(trace.variance[row, t, p, k], lane, layer.floor)
+            prior[lane] = min(z, 0.0) - math.log1p(math.exp(-abs(z))) - prior[lane]
         else:
-            window.prior[lane] = NOWHERE
-
-
-@inlined
-def log_joint(layer: Layer, trace: Trace, window: Window, row: int, t: int, p: int, k: int) -> None:
-    """Set log a_j p_ij, up to a constant, where the assignments of iteration t+1 will be."""
-    mean, variance = trace.mean[row, t, p, k], trace.variance[row, t, p, k]
-    for h in range(POSE):
-        store(window.inverse, (h,), splat(-0.5) * inverse_variance(variance, h, layer.floor))
-    for i in range(len(window.r)):
-        log_p = load(window.prior, ())
-        for h in range(POSE):
-            d = load(window.votes, (i, h)) - load(mean, (h,))
-            log_p = fma(d * d, load(window.inverse, (h,)), log_p)
-        store(trace.assignments, (row, t, p, i, k), log_p)
+            prior[lane] = NOWHERE
+    for i in range(len(scratch.r)):
+        log_joint = load(trace.assignments, (row, t, p, i, k)) + load(prior, ())
+        store(trace.assignments, (row, t, p, i, k), log_joint)
 
 
 @inlined
 def share_out(layer: Layer, R: Floats) -> None:
     """E-step: turn log a_j p_ij into R_ij = a_j p_ij / sum_k a_k p_ik over the parents k that compete for child i."""
-    R_slots = by_slot(layer, R)
+    R_slots = R.reshape(slot_shape(layer, R))
     for group in layer.groups:
         rivals = group[: count_rivals(layer, group)]
         for b in range(R_slots.shape[1]):
-            top = -math.inf
+            tops = splat(-math.inf)
             for slot in rivals:
                 for k in range(R_slots.shape[2]):
-                    top = max(top, largest(load(R_slots, (slot, b, k))))
-            evidence = splat(0.0)
+                    tops = maximum(load(R_slots, (slot, b, k)), tops)
+            top, evidence = splat(largest(tops)), splat(0.0)
             for slot in rivals:
                 for k in range(R_slots.shape[2]):
-                    joint = exp(load(R_slots, (slot, b, k)) - splat(top))
+                    joint = exp(load(R_slots, (slot, b, k)) - top)
                     store(R_slots, (slot, b, k), joint)
                     evidence += joint
             share = splat(1.0 / total(evidence))
@@ -161,14 +251,14 @@ def share_out(layer: Layer, R: Floats) -> None:
 
 @inlined
 def write_parents(
-    layer: Layer, trace: Trace, window: Window, parents: Parents, n: int, row: int, p: int, k: int
+    layer: Layer, trace: Trace, scratch: Scratch, parents: Parents, n: int, row: int, p: int, k: int
 ) -> None:
     """Copy one block of parents, as the last iteration left them, to the result."""
     t = len(layer.scales) - 1
     for lane in range(min(LANES, len(layer.beta_a) - k * LANES)):
         c = k * LANES + lane
         for h in range(POSE):
-            parents.poses[n, p, c, h] = window.centre[h, lane] + trace.mean[row, t, p, k, h, lane]
+            parents.poses[n, p, c, h] = scratch.centre[h, lane] + trace.mean[row, t, p, k, h, lane]
             parents.variance[n, p, c, h] = trace.variance[row, t, p, k, h, lane] + layer.floor
         parents.logits[n, p, c] = trace.logits[row, t, p, k, lane]
         parents.support[n, p, c] = trace.support[row, t, p, k, lane]

@@ -12,9 +12,16 @@ from numba.extending import overload as numba_overload
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+"""Arrays are the caller's and none is made: counting who holds them would take longer than much of the work."""
+
+
 def inlined(function: Kernel) -> Kernel:
-    """Compile a piece of a kernel into the one that calls it: passing tuples of arrays costs more than the piece."""
-    return cast("Kernel", numba.njit(nogil=True, error_model="numpy", forceinline=True)(function))
+    """Compile a piece of a kernel into the one that calls it: passing tuples of arrays costs more than the piece.
+
+    It can return no array: those are counted by nobody.
+    """
+    return cast("Kernel", numba.njit(**OPTIONS, forceinline=True)(function))
 
 
 def compiled(function: Kernel) -> Kernel:
@@ -23,9 +30,9 @@ def compiled(function: Kernel) -> Kernel:
     The cache knows the file of `function` only: after a change in another file of this folder, delete its `*.nbi`.
     """
     try:
-        return cast("Kernel", numba.njit(nogil=True, error_model="numpy", cache=True)(function))
+        return cast("Kernel", numba.njit(**OPTIONS, cache=True)(function))
     except RuntimeError:  # numba found no folder that it may write
-        return cast("Kernel", numba.njit(nogil=True, error_model="numpy")(function))
+        return cast("Kernel", numba.njit(**OPTIONS)(function))
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -159,6 +159,16 @@ def largest(_typing: Any, a: Any) -> Any:
 
 
 @intrinsic
+def maximum(_typing: Any, a: Any, b: Any) -> Any:
+    """Return the larger of two in each lane; `b` where one of them is NaN."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", *values), *values)
+
+    return lanes(a, b), generate
+
+
+@intrinsic
 def _power_of_two(_typing: Any, shifted: Any) -> Any:
     """Return 2^n of n + MAGIC: the lowest bits of that sum are n, and become the exponent of the result."""
 

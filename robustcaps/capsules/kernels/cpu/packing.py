@@ -33,17 +33,20 @@ def blocks_of(types: int) -> int:
 
 
 def pack_transforms(transforms: Tensor) -> Tensor:
-    """Return transforms (S, B, C, side, side) or (B, C, side, side) as (S or 1, B, K, side * side, 16 lanes)."""
+    """Return transforms (S, B, C, side, side) or (B, C, side, side) as (side, S*B or B, K, side, 16 lanes).
+
+    Columns come first: the kernels work on one at a time, and its numbers lie side by side.
+    """
     *_, child_types, types, side, _ = transforms.shape
     blocks = blocks_of(types)
     padded = F.pad(transforms.reshape(-1, child_types, types, side * side), (0, 0, 0, blocks * LANES - types))
-    return padded.view(-1, child_types, blocks, LANES, side * side).transpose(3, 4)
+    return padded.view(-1, child_types, blocks, LANES, side, side).permute(5, 0, 1, 2, 4, 3).flatten(1, 2)
 
 
 def unpack_transforms(packed: Tensor, like: Tensor) -> Tensor:
     """Undo `pack_transforms`."""
     types = like.shape[-3]
-    return packed.transpose(3, 4).flatten(2, 3)[:, :, :types].reshape(like.shape)
+    return packed.permute(1, 2, 4, 3, 0).flatten(1, 2)[:, :types].reshape(like.shape)
 
 
 def uniform_assignments(windows: Ints, groups: Ints, *, child_types: int, types: int) -> Floats:

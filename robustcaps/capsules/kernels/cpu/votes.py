@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 FourLanes = tuple[Lanes, Lanes, Lanes, Lanes]
 Place = tuple[int, int, int, int, int, int]
-"""Sample, child position, child type, slot of the transforms, block of parents, child in its window."""
+"""Sample, child position, child type, child of the transforms, block of parents, child in its window."""
 
 POSE = 16
 """H: a pose is a 4x4 matrix, or a vector."""
@@ -34,9 +34,9 @@ class Layer(NamedTuple):
     activations: Floats
     """a (n, Q, B)."""
     transforms: Floats
-    """W (S, B, K, 16 or 256 numbers, 16 lanes), or (1, ...) where all slots share it."""
+    """W (4 or 16 columns, S*B, K, 4 or 16 rows, 16 lanes), with B for S*B where all slots share it."""
     offsets: Floats
-    """(S, H), added to the votes of a slot."""
+    """(S, H), added to the votes of a slot; (1, H) where it is the same for all."""
     windows: Ints
     """(P, S): the child position in each slot."""
     groups: Ints
@@ -74,7 +74,7 @@ class Trace(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What one window of children tells one block of parents; overwritten by the next."""
+    """The votes of one window of children for one block of parents; overwritten by the next."""
 
     centre: Floats
     """V_0, the first child's votes (H, 16 lanes)."""
@@ -84,22 +84,24 @@ class Window(NamedTuple):
     """V_i - V_0 (I, H, 16 lanes): near 0 where votes agree, so that no digits are lost however far out they agree."""
     r: Floats
     """r_ij = R_ij a_i (I, 16 lanes)."""
-    inverse: Floats
-    """-1 / (2 sigma^2) of the parents (H, 16 lanes)."""
-    prior: Floats
-    """log a_j - sum_h log sigma_j^h of the parents (16 lanes)."""
 
 
 @inlined
-def assignments(layer: Layer, trace: Trace, row: int, t: int) -> Floats:
-    """Return R (P, I, K, 16 lanes) of iteration t."""
-    return layer.uniform if t == 0 else trace.assignments[row, t - 1]
+def slot_shape(layer: Layer, R: Floats) -> tuple[int, int, int, int]:
+    """Return the shape (P*S, B, K, 16 lanes) in which `Layer.groups` names the slots of R (P, I, K, 16 lanes)."""
+    return layer.windows.size, layer.poses.shape[2], R.shape[2], LANES
 
 
 @inlined
-def by_slot(layer: Layer, R: Floats) -> Floats:
-    """Return R (P, I, K, 16 lanes) as (P*S, B, K, 16 lanes): `Layer.groups` names slots."""
-    return R.reshape((layer.windows.size, layer.poses.shape[2], R.shape[2], LANES))
+def slots_share(layer: Layer) -> bool:
+    """Tell whether all slots have the same transforms."""
+    return bool(layer.transforms.shape[1] == layer.poses.shape[2])
+
+
+@inlined
+def offset(layer: Layer, s: int, h: int) -> Lanes:
+    """Return what is added to one component of the votes of a slot, in all lanes."""
+    return splat(layer.offsets[min(s, len(layer.offsets) - 1), h])
 
 
 @inlined
@@ -115,21 +117,20 @@ def count_rivals(layer: Layer, group: Ints) -> int:
 def open_window(layer: Layer, R: Floats, n: int, p: int, k: int, window: Window) -> None:
     """Form the votes V_ij = M_i W_ij of a window's children for one block of parents, and their weights r_ij."""
     slots, child_types = layer.windows.shape[1], layer.poses.shape[2]
-    shared = layer.transforms.shape[0] == 1
+    shared = slots_share(layer)
     for h in range(POSE):
-        store(window.shift, (h,), splat(layer.offsets[0, h]))
+        store(window.shift, (h,), offset(layer, 0, h))
     form_votes(layer, window, (n, layer.windows[p, 0], 0, 0, k, 0))
     for h in range(POSE):
         store(window.centre, (h,), load(window.votes, (0, h)))
     for s in range(slots):
         q = layer.windows[p, s]
-        w = 0 if shared else s
         for h in range(POSE):
-            store(window.shift, (h,), splat(layer.offsets[s, h]) - load(window.centre, (h,)))
+            store(window.shift, (h,), offset(layer, s, h) - load(window.centre, (h,)))
         for b in range(child_types):
             i = s * child_types + b
             store(window.r, (i,), load(R, (p, i, k)) * splat(layer.activations[n, q, b]))
-            form_votes(layer, window, (n, q, b, w, k, i))
+            form_votes(layer, window, (n, q, b, b if shared else i, k, i))
 
 
 @inlined
@@ -148,7 +149,7 @@ def _transform_vector(poses: Floats, transforms: Floats, window: Window, place: 
     for z in range(POSE):
         vote = load(window.shift, (z,))
         for y in range(POSE):
-            vote = fma(splat(poses[n, q, b, y]), load(transforms, (w, b, k, POSE * y + z)), vote)
+            vote = fma(splat(poses[n, q, b, y]), load(transforms, (z, w, k, y)), vote)
         store(window.votes, (i, z), vote)
 
 
@@ -159,8 +160,8 @@ def _transform_matrix(poses: Floats, transforms: Floats, window: Window, place: 
     pose = poses[n, q, b]
     row0, row1, row2, row3 = _row(pose, 0), _row(pose, 4), _row(pose, 8), _row(pose, 12)
     for z in range(4):
-        w0, w1 = load(transforms, (w, b, k, z)), load(transforms, (w, b, k, 4 + z))
-        w2, w3 = load(transforms, (w, b, k, 8 + z)), load(transforms, (w, b, k, 12 + z))
+        w0, w1 = load(transforms, (z, w, k, 0)), load(transforms, (z, w, k, 1))
+        w2, w3 = load(transforms, (z, w, k, 2)), load(transforms, (z, w, k, 3))
         column = (w0, w1, w2, w3)
         store(window.votes, (i, z), _inner(row0, column, load(window.shift, (z,))))
         store(window.votes, (i, 4 + z), _inner(row1, column, load(window.shift, (4 + z,))))
