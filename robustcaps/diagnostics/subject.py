@@ -35,14 +35,14 @@ class Subject(nn.Module):
         return _Shield.apply(images, self)  # type: ignore[no-any-return,no-untyped-call]
 
     def answer(self, images: Tensor) -> Tensor:
-        """Return the model's own outputs, checked."""
+        """Return the model's own outputs, checked; the model gets a copy, which it may overwrite."""
         with self._own_generators():
-            outputs = self.model(images)
+            outputs = self.model(images.clone())
         if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(images):
             what = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
             n = len(images)
             raise UserError(f"the model must answer {n} images with outputs ({n}, classes), not {what}.")
-        return outputs.float()
+        return outputs.clone().float() if outputs.is_inference() else outputs.float()
 
     @contextmanager
     def _own_generators(self) -> Iterator[None]:

@@ -78,8 +78,8 @@ def diagnose(
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"model: must be an nn.Module, not {model!r}; load one by name with load_model.")
-    if not eps > 0:
-        raise UserError(f"eps: must be above 0, but is {eps}.")
+    if not isinstance(eps, (int, float)) or not eps > 0:
+        raise UserError(f"eps: must be a number above 0, but is {eps!r}.")
     if loss not in get_args(TextbookLoss):
         raise UserError(f"loss: unknown loss '{loss}'. {did_you_mean(loss, get_args(TextbookLoss))}")
     if steps < 1 or (step is not None and not 0 < step <= 1):
@@ -131,7 +131,7 @@ def _told(checks: Sequence[Diagnostic], case: Case, progress: Progress | None) -
 def _no_verdict(case: Case, problem: str) -> Verdict:
     finding = Finding(True, 1.0, 0.0, problem, check="validity", meaning=UNFIT)  # noqa: FBT003
     nothing = pd.DataFrame({"attack": [], "tried": [], "fooled": []})
-    summary = f"Suspicious: {problem}."
+    summary = f"Suspicious: {problem.rstrip('?')}."
     return Verdict("suspicious", _table([finding]), nothing, summary, len(case.data), *[float("nan")] * 3)
 
 

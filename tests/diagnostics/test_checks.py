@@ -137,6 +137,31 @@ def test_the_model_is_left_as_it_was():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+class Inplace(nn.Module):
+    """Overwrites the images that it is given."""
+
+    def forward(self, images):
+        return net()(images.sub_(0.5).add_(0.5))
+
+
+class Inferring(nn.Module):
+    """Answers in inference mode, which knows no gradients."""
+
+    def forward(self, images):
+        with torch.inference_mode():
+            return net()(images)
+
+
+def test_a_model_may_overwrite_its_images():
+    verdict = rc.diagnose(Inplace(), DATA, EPS, checks=["zero-gradient", "finite-difference", "validity"])
+    assert verdict.status == "trusted", verdict.summary
+
+
+def test_a_model_in_inference_mode_has_no_gradient():
+    line = only(Inferring(), "zero-gradient")
+    assert line["flagged"] and line["proof"]
+
+
 def constant(value: float) -> nn.Module:
     return Then(net(), lambda z: torch.full_like(z, value))
 
@@ -151,6 +176,7 @@ def constant(value: float) -> nn.Module:
         (Listing(), "not list"),
         (nn.Sequential(nn.Flatten(), nn.Linear(100, 5)), "has it another input size"),
         (Then(net(), torch.neg), "no image right"),
+        (First(lambda x: x.view(30, 1, 28, 28), net()), "fails on one image .* must take any number of them"),
     ],
 )
 def test_a_model_that_cannot_be_judged_is_told_so(model, words):
@@ -204,7 +230,7 @@ def test_a_cause_and_an_effect_prove_what_neither_does_alone(plugins):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"eps": 0.0}, "eps: must be above 0"),
+        ({"eps": 0.0}, "eps: must be a number above 0"),
         ({"loss": "cee"}, "loss: unknown loss 'cee'"),
         ({"steps": 0}, "steps: at least one step"),
         ({"checks": ["radomised"]}, "unknown diagnostic 'radomised'. Did you mean 'randomised'?"),
