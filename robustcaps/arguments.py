@@ -32,13 +32,13 @@ def class_word(text: str | None) -> int | str | None:
         return text
 
 
-def assignments(settings: list[str] | None) -> dict[str, Any]:
-    """Return NAME=VALUE words as options; values are read as TOML, and as plain text where they are not."""
+def assignments(settings: list[str] | None, word: str = "--set") -> dict[str, Any]:
+    """Return NAME=VALUE words after `word` as options; values are read as TOML, and as plain text where they are not."""
     found: dict[str, Any] = {}
     for setting in settings or []:
         name, equals, value = setting.partition("=")
         if not equals:
-            raise UserError(f"--set {setting}: write NAME=VALUE, e.g. --set steps=20.")
+            raise UserError(f"{word} {setting}: write NAME=VALUE, e.g. {word} steps=20.")
         try:
             found[name] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

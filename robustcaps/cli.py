@@ -100,7 +100,8 @@ def run(
 
 @app.command()
 def check(suite: SuiteFile, device: Device = "auto", data_dir: DataDir = None, plugin: Plugins = None) -> None:
-    """Check a suite without running it: every name, option, weight and dataset; say how much work it is."""
+    """Check a suite without running it: every name, option, weight and dataset; say how long it will take."""
+    from robustcaps.estimate import describe_machine, estimate, in_words
     from robustcaps.plan import make_plan
     from robustcaps.suite import load_suite
     from robustcaps.workshop import Setting, Workshop
@@ -114,9 +115,17 @@ def check(suite: SuiteFile, device: Device = "auto", data_dir: DataDir = None, p
             console.print(f"trains {escape(spec.label)} first: {asked}", soft_wrap=True, highlight=False)
     for cell in cells:
         console.print(f"{cell.id}  {escape(cell.label)}: {cell.rows} rows", soft_wrap=True, highlight=False)
+    lines = estimate(loaded, cells, workshop)
+    for line in lines:
+        training = f", and {in_words(line.training)} of training" if line.training else ""
+        speed = f"{1000 * line.speed.forward:.2g} ms per image, {1000 * line.speed.gradient:.2g} with its gradient"
+        text = f"{line.model} on {line.data}: about {in_words(line.work)} at most{training} ({speed})"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
     rows, passes = sum(cell.rows for cell in cells), sum(cell.work for cell in cells)
     console.print(
-        f"{suite}: fine. {len(cells)} cells, {rows:,} rows, about {passes:,.0f} forward passes at most.", soft_wrap=True
+        f"{suite}: fine. {len(cells)} cells, {rows:,} rows, about {passes:,.0f} forward passes at most: "
+        f"about {in_words(sum(line.total for line in lines))} at most, on this machine ({describe_machine(device)}).",
+        soft_wrap=True,
     )
 
 
@@ -237,6 +246,10 @@ def diagnose(
 def train(
     model: Annotated[str, typer.Argument(help="A model of the zoo, e.g. cnn.")],
     data: Annotated[str, typer.Option(help="A dataset.")] = "toys",
+    data_set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option of it, e.g. views=familiar-azimuths; repeatable."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where weights go.", show_default="runs/<data>-<model>-<tag>")
     ] = None,
@@ -257,6 +270,13 @@ def train(
     ] = None,
     adversary_steps: Annotated[
         int | None, typer.Option(min=1, help="Gradient steps that find them.", show_default="none")
+    ] = None,
+    holdout_test: Annotated[
+        int | None,
+        typer.Option(min=1, help="Hold out so many test samples instead, the last ones.", show_default="none"),
+    ] = None,
+    stop_error: Annotated[
+        float | None, typer.Option(help="Stop at this error (0 to 1) on held-out samples.", show_default="no stop")
     ] = None,
     half: Annotated[bool, typer.Option(help="Store float16.")] = True,
     resume: Annotated[bool, typer.Option(help="Go on where a killed training stopped.")] = True,
@@ -280,6 +300,7 @@ def train(
             model,
             out=folder,
             data=data,
+            data_options=assignments(data_set, "--data-set"),
             options=assignments(settings),
             tag=tag,
             seed=seed,
@@ -290,6 +311,8 @@ def train(
             holdout=holdout,
             adversary_eps=adversary_eps,
             adversary_steps=adversary_steps,
+            holdout_test=holdout_test,
+            stop_error=stop_error,
             half=half,
             resume=resume,
             data_dir=data_dir,

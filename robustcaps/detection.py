@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from robustcaps.attacks.base import Attack
 from robustcaps.data.base import Data, Progress
+from robustcaps.detection_tables import detection_rates
 from robustcaps.errors import UserError
 from robustcaps.evaluation import evaluate
 from robustcaps.looks.reconstruction import reconstruct
-from robustcaps.statistics import wilson
-from robustcaps.tables import KEYS
+
+__all__ = ["ReconstructionDetector", "detect", "detection_rates", "reconstruction_errors"]
 
 AT_ONCE = 256
 """How many images are reconstructed together."""
-RATES = ("fooled", "flagged", "undetected")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +41,12 @@ class ReconstructionDetector:
         return reconstruction_errors(self.model, images)
 
     def flags(self, images: Tensor) -> Tensor:
-        """Return which images are flagged (n,); an error that is not a number is one."""
-        return ~(self.errors(images) <= self.threshold)
+        """Return which images are flagged (n,)."""
+        return self.too_large(self.errors(images))
+
+    def too_large(self, errors: Tensor) -> Tensor:
+        """Return which reconstruction errors are flagged (n,); one that is not a number is."""
+        return ~(errors <= self.threshold)
 
 
 def reconstruction_errors(model: nn.Module, images: Tensor) -> Tensor:
@@ -62,25 +66,16 @@ def detect(
     model_name: str | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Return the rows of `evaluate` with the columns flagged, and undetected: fooled but not flagged."""
+    """Return the rows of `evaluate` with the columns error (of the reconstruction), flagged, and undetected.
+
+    Undetected is what is fooled but not flagged.
+    """
 
     def look(images: Tensor) -> dict[str, Any]:
-        return {"flagged": detector.flags(images).numpy()}
+        errors = detector.errors(images)
+        return {"error": errors.numpy(), "flagged": detector.too_large(errors).numpy()}
 
     rows = evaluate(
         model, data, attack, seed=seed, batch_size=batch_size, model_name=model_name, look=look, progress=progress
     )
     return rows.assign(undetected=rows["fooled"] & ~rows["flagged"])
-
-
-def detection_rates(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the shares fooled, flagged and undetected with Wilson's intervals, one line per model, attack and budget.
-
-    A sample's rows (several targets or seeds) are averaged first and count once. With the attack 'clean', flagged are
-    the false alarms.
-    """
-    table = rows.groupby(KEYS, sort=False).agg(n=("index", "nunique"), **{rate: (rate, "mean") for rate in RATES})
-    for rate in RATES:
-        table[f"{rate}_low"], table[f"{rate}_high"] = wilson(table[rate] * table["n"], table["n"])
-    columns = ["n", *(f"{rate}{end}" for rate in RATES for end in ("", "_low", "_high"))]
-    return table[columns].reset_index()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
+from robustcaps.markdown import markdown_table, percent
 from robustcaps.statistics import wilson
 
 ASKED = ["suite", "data", "model", "diagnostic", "norm", "eps", "loss"]
@@ -69,14 +67,14 @@ def verdicts_markdown(table: pd.DataFrame) -> str:
         [
             *(str(line[name]) for name in ("data", "model", "diagnostic")),
             f"{line['eps']:g} {line['norm']}",
-            *(_percent(line, share) for share in SHARES),
+            *(percent(line, share) for share in SHARES),
             f"**{line['status']}**" if line["status"] != "trusted" else line["status"],
             line["flagged"].replace("!", "").replace(" ", ", "),
         ]
         for line in table.to_dict("records")
     ]
     head = ["data", "model", "attacked", "eps", "clean %", "naive %", "corrected %", "verdict", "flagged"]
-    return _markdown(head, lines)
+    return markdown_table(head, lines)
 
 
 def gradients_markdown(table: pd.DataFrame) -> str:
@@ -93,13 +91,4 @@ def gradients_markdown(table: pd.DataFrame) -> str:
         for line in table.to_dict("records")
     ]
     head = ["data", "model", "loss", "n", "zero entries %", "samples without gradient %", "log10 of the median norm"]
-    return _markdown([*head, "orders below the first"], lines)
-
-
-def _percent(line: Mapping[Any, Any], share: str) -> str:
-    value, low, high = (100 * line[f"{share}{end}"] for end in ("", "_low", "_high"))
-    return "" if np.isnan(value) else f"{value:.1f} ({low:.0f}-{high:.0f})"
-
-
-def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *lines]) + "\n"
+    return markdown_table([*head, "orders below the first"], lines)

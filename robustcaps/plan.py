@@ -11,6 +11,7 @@ from torch import nn
 
 from robustcaps.attacks.base import Attack
 from robustcaps.data.base import Data, Progress
+from robustcaps.diagnostics.examine import examination_options
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.evaluation import row_count
 from robustcaps.models.base import Classifier
@@ -20,7 +21,7 @@ from robustcaps.options import validate_options
 from robustcaps.questions import Question, ask
 from robustcaps.registry import ATTACKS, DATASETS, MODELS, Registry
 from robustcaps.settings import plugin_code, settings_id
-from robustcaps.suite import AttackSpec, DataSpec, DiagnosticSpec, ModelSpec, Suite
+from robustcaps.suite import AttackSpec, DataSpec, DiagnosticSpec, ModelSpec, Suite, meant_for
 from robustcaps.workshop import Workshop, has_card
 
 ROWS_VERSION = 2
@@ -85,6 +86,8 @@ def make_plan(suite: Suite, workshop: Workshop, *, source: str, progress: Progre
         for position, spec in enumerate(specs):
             with _place(f"{source}: {part}[{position}].use"):
                 registry.entry(spec.use.partition(":")[0])
+    _check_filters(suite, source)
+    _check_options(suite, workshop, source)
     data = []
     for position, spec in enumerate(suite.data):
         with _place(f"{source}: data[{position}]"):
@@ -115,17 +118,19 @@ def _parts(suite: Suite) -> Iterator[tuple[Registry[Any], str, list[Any]]]:
 
 def _cells_of_data(suite: Suite, workshop: Workshop, data_spec: DataSpec, data: Data, source: str) -> Iterator[Work]:
     for m, model_spec in enumerate(suite.models):
+        if not meant_for(model_spec.data, data_spec):
+            continue
         with _place(f"{source}: models[{m}]"):
             model = workshop.model(model_spec, data_spec)
             _check_fit(model, data)
             network = _model_settings(model_spec, data_spec, model)
         for a, attack_spec in enumerate(suite.attacks):
             with _place(f"{source}: attacks[{a}]"):
-                if not _is_for(attack_spec, model_spec, suite):
+                if not _is_for(attack_spec, model_spec, data_spec):
                     continue
                 attack = workshop.attack(attack_spec)
                 rows = row_count(data, attack)
-                surrogates = _surrogates(attack, suite)
+                surrogates = _surrogates(attack, suite, data_spec)
                 chosen = {
                     **_attack_settings(attack_spec, attack, data),
                     **_surrogate_settings(surrogates, data_spec, workshop),
@@ -135,21 +140,44 @@ def _cells_of_data(suite: Suite, workshop: Workshop, data_spec: DataSpec, data: 
                 extra = {**_execution_settings(workshop), **_batch_settings(chosen, suite)}
                 settings = {"rows_version": ROWS_VERSION, **parts, "seed": seed, **extra}
                 specs = (model_spec, data_spec, attack_spec)
-                work = rows * attack.passes
+                work = _searches(rows, attack) * attack.passes
                 yield Cell(suite.name, *specs, seed, suite.batch_size, rows, work, settings, surrogates)
         for d, diagnostic in enumerate(suite.diagnostics):
             with _place(f"{source}: diagnostics[{d}]"):
-                if _is_for(diagnostic, model_spec, suite):
+                if _is_for(diagnostic, model_spec, data_spec):
                     yield from ask(suite.name, model_spec, data_spec, data, diagnostic, network)
 
 
-def _is_for(spec: AttackSpec | DiagnosticSpec, model: ModelSpec, suite: Suite) -> bool:
-    """Return whether an attack or a diagnostic is meant for a model."""
-    labels = [spec.label for spec in suite.models]
-    for name in spec.models or ():
-        if name not in labels:
-            raise UserError(f"models: there is no '{name}' in this suite. {did_you_mean(name, labels)}")
-    return spec.models is None or model.label in spec.models
+def _check_filters(suite: Suite, source: str) -> None:
+    """Refuse models, attacks and diagnostics that are said to be for something that the suite does not have."""
+    labels = {"models": [spec.label for spec in suite.models], "data": [spec.label for spec in suite.data]}
+    for part in ("models", "attacks", "diagnostics"):
+        for position, spec in enumerate(getattr(suite, part)):
+            for kind, known in labels.items():
+                for name in getattr(spec, kind, None) or ():
+                    if name not in known:
+                        place = f"{source}: {part}[{position}]: {kind}"
+                        raise UserError(f"{place}: there is no '{name}' in this suite. {did_you_mean(name, known)}")
+
+
+def _check_options(suite: Suite, workshop: Workshop, source: str) -> None:
+    """Refuse wrong options of attacks and diagnostics, before any file of data or weights is looked for."""
+    for position, attack in enumerate(suite.attacks):
+        with _place(f"{source}: attacks[{position}]"):
+            workshop.attack(attack)
+    for position, diagnostic in enumerate(suite.diagnostics):
+        with _place(f"{source}: diagnostics[{position}]"):
+            examination_options(diagnostic.use, diagnostic.options)
+
+
+def _is_for(spec: AttackSpec | DiagnosticSpec, model: ModelSpec, data: DataSpec) -> bool:
+    """Return whether an attack or a diagnostic is meant for a model on a dataset."""
+    return meant_for(spec.models, model) and meant_for(spec.data, data)
+
+
+def _searches(rows: int, attack: Attack) -> int:
+    """Return how often an attack sets out for so many rows: one that minimises does so once for all budgets."""
+    return rows // len(attack.budgets) if attack.closest else rows
 
 
 def _check_fit(model: nn.Module, data: Data) -> None:
@@ -183,9 +211,9 @@ def _batch_settings(attack: dict[str, Any], suite: Suite) -> dict[str, Any]:
     return {"batch_size": suite.batch_size} if foreign else {}
 
 
-def _surrogates(attack: Attack, suite: Suite) -> dict[str, ModelSpec]:
+def _surrogates(attack: Attack, suite: Suite, data: DataSpec) -> dict[str, ModelSpec]:
     """Return the models an attack crafts on: those that the suite calls so, else those of the zoo."""
-    own = {spec.label: spec for spec in suite.models}
+    own = {spec.label: spec for spec in suite.models if meant_for(spec.data, data)}
     return {name: own.get(name) or ModelSpec(use=name) for name in attack.surrogates}
 
 

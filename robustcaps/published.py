@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 SOURCE = "Hinton et al. 2018 (smallNORB; eps unit not stated)"
+SOURCE_DATA = "smallnorb"
 
 _EPS = (0.05, 0.10, 0.20, 0.30, 0.50)
 _ACCURACY = {
@@ -38,6 +39,41 @@ def attack_curves(goal: str) -> pd.DataFrame:
         if value is not None
     ]
     return pd.DataFrame(points)
+
+
+SIZES_SOURCE = "Michels et al. 2019 (mean L2; other networks)"
+_SIZES = {
+    ("mnist", "cw"): (1.40, 1.82),
+    ("mnist", "foolbox.boundary"): (3.07, 3.26),
+    ("mnist", "deepfool"): (1.07, 2.02),
+    ("fashion-mnist", "cw"): (0.51, 0.50),
+    ("fashion-mnist", "foolbox.boundary"): (1.24, 0.93),
+    ("fashion-mnist", "deepfool"): (0.31, 0.55),
+    ("cifar10", "cw"): (0.37, 0.23),
+    ("cifar10", "foolbox.boundary"): (1.38, 0.72),
+    ("cifar10", "deepfool"): (0.23, 0.16),
+}
+"""Of the convolutional network, and of the capsule network."""
+
+
+def published_size(model: str, data: str, attack: str) -> float | None:
+    """Return the published mean L2 of the smallest perturbations of a network of this kind."""
+    kinds = [kind for kind, word in enumerate(("cnn", "capsnet")) if word in model]
+    sizes = _SIZES.get((data, attack))
+    return sizes[kinds[0]] if kinds and sizes else None
+
+
+VIEWS_SOURCE = "Hinton et al. 2018, table 2"
+_VIEWS = {
+    "azimuths": {"CNN": (0.037, 0.200), "matrix capsules": (0.037, 0.135)},
+    "elevations": {"CNN": (0.043, 0.178), "matrix capsules": (0.043, 0.123)},
+}
+"""Test errors on smallNORB, of networks stopped at equal ones on familiar views."""
+
+
+def published_views(by: str) -> dict[str, dict[str, float]]:
+    """Return the published errors on familiar and on novel azimuths or elevations, by model."""
+    return {model: dict(zip(("familiar", "novel"), pair, strict=True)) for model, pair in _VIEWS[by].items()}
 
 
 ERRORS_SOURCE = "Hinton et al. 2018, table 1 (smallNORB, networks with A = B = C = D = 32)"

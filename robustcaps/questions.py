@@ -8,14 +8,18 @@ from typing import Any
 
 from robustcaps.data.base import Data
 from robustcaps.diagnostics.examine import examination_options, kind_of
-from robustcaps.registry import DIAGNOSTICS
+from robustcaps.registry import ATTACKS, DIAGNOSTICS, Registry
 from robustcaps.settings import plugin_code, settings_id
 from robustcaps.suite import DataSpec, DiagnosticSpec, ModelSpec
 
 ROWS_VERSION = 1
 """Raised when checks change what they say, so that stored answers are not taken for current ones."""
-PASSES = {"verdict": 1500.0, "gradients": 9.0}
+WITH_EPS = ("verdict", "detection")
+"""What is asked at every eps of a diagnostic; other examinations have none."""
+PASSES = {"verdict": 1500.0, "gradients": 9.0, "detection": 100.0, "overlap": 1.0, "views": 1.0}
 """About how many forward passes a sample takes: verdicts search at random for what gradients leave."""
+BY_SAMPLE = ("views", "overlap")
+"""Whose progress counts samples."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Question:
     eps: float
     seed: int
     rows: int
-    """How many steps its progress has: its checks, or its losses."""
+    """How many steps its progress has: its checks, losses or attacks, or its samples."""
     work: float
     """About how many forward passes of one image it takes at most."""
     settings: dict[str, Any]
@@ -43,7 +47,7 @@ class Question:
     @property
     def label(self) -> str:
         """What progress bars and messages call it."""
-        budget = f" eps {self.eps:g}" if self.kind == "verdict" else ""
+        budget = f" eps {self.eps:g}" if self.kind in WITH_EPS else ""
         return f"{self.model.label} / {self.data.label} / {self.diagnostic.label}{budget}"
 
     @property
@@ -71,9 +75,11 @@ def ask(
     kind = kind_of(spec.use)
     seen = data.first(spec.limit)
     about = {"use": spec.use, "options": options, "norm": spec.norm, **_code(spec)}
-    steps = len(options.get("checks") or options.get("losses") or DIAGNOSTICS.names())
-    for eps in spec.eps if kind == "verdict" else spec.eps[:1]:
-        budget = {"eps": eps} if kind == "verdict" else {}
+    named = (options.get(name) for name in ("checks", "losses", "attacks"))
+    steps = len(next(filter(None, named), DIAGNOSTICS.names()))
+    steps = len(seen) if kind in BY_SAMPLE else steps
+    for eps in spec.eps if kind in WITH_EPS else spec.eps[:1]:
+        budget = {"eps": eps} if kind in WITH_EPS else {}
         parts = {"model": network, "data": {"digest": seen.digest}, "diagnostic": {**about, **budget}}
         settings = {"kind": kind, "rows_version": ROWS_VERSION, **parts, "seed": 0}
         work = len(seen) * PASSES[kind]
@@ -81,8 +87,10 @@ def ask(
 
 
 def _code(spec: DiagnosticSpec) -> dict[str, Any]:
-    """Return the code of plugins' checks, if there are any among those asked for."""
-    asked = spec.options.get("checks") or DIAGNOSTICS.names()
-    names = [check if isinstance(check, str) else check.get("use", "") for check in asked]
-    codes = {name: plugin_code(DIAGNOSTICS, name) for name in names}
+    """Return the code of plugins' checks and attacks, and the libraries', if any are among those asked for."""
+    asked: dict[Registry[Any], Any] = {DIAGNOSTICS: spec.options.get("checks") or DIAGNOSTICS.names()}
+    asked[ATTACKS] = spec.options.get("attacks") or ()
+    parts = [(registry, part) for registry, parts in asked.items() for part in parts]
+    names = [(registry, part if isinstance(part, str) else part.get("use", "")) for registry, part in parts]
+    codes = {name: plugin_code(registry, name) for registry, name in names}
     return {"plugins": {name: code for name, code in codes.items() if code}}

@@ -12,6 +12,7 @@ import pandas as pd
 
 from robustcaps.breakdowns import distances, target_matrix, transfer_matrix
 from robustcaps.comparisons import compare_models, headlines, sentences
+from robustcaps.detection_tables import detection_markdown, tabulate_detection
 from robustcaps.diagnosis_tables import (
     gradients_markdown,
     tabulate_checks,
@@ -22,8 +23,10 @@ from robustcaps.diagnosis_tables import (
 from robustcaps.errors import UserError
 from robustcaps.files import write_atomically
 from robustcaps.model_table import models_markdown, tabulate_models
+from robustcaps.overlap_tables import overlap_markdown, tabulate_overlap
 from robustcaps.store import Store
 from robustcaps.tables import summarise, violations, with_worst_case
+from robustcaps.view_tables import tabulate_views, views_markdown
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def read_record(out: Path) -> dict[str, Any]:
 
 
 def read_rows(out: Path, kind: str = "attack") -> pd.DataFrame:
-    """Return all rows of one kind (attack, verdict, gradients) that a run has finished; none if it has no such cells.
+    """Return all rows of one kind (attack, or one of `EXAMINATIONS`) that a run has finished; none without such cells.
 
     A run of which nothing is finished, of any kind, is an error.
     """
@@ -75,11 +78,19 @@ def write_tables(out: Path) -> list[Path]:
 
 
 def write_diagnoses(out: Path) -> list[Path]:
-    """Write verdicts, checks and gradients (.csv, .md), each where the run asked for it."""
+    """Write verdicts, checks, gradients, detection, overlap and views (.csv, .md), each where the run asked for it."""
     verdicts, gradients = read_rows(out, "verdict"), tabulate_gradients(read_rows(out, "gradients"))
     summed = tabulate_verdicts(verdicts)
-    written = _write_tables(out, {"verdicts": summed, "checks": tabulate_checks(verdicts), "gradients": gradients})
-    pages = {"verdicts.md": (summed, verdicts_markdown), "gradients.md": (gradients, gradients_markdown)}
+    detection, overlap, views = read_detection(out), read_overlap(out), read_views(out)
+    tables = {"verdicts": summed, "checks": tabulate_checks(verdicts), "gradients": gradients}
+    written = _write_tables(out, {**tables, "detection": detection, "overlap": overlap, "views": views})
+    pages = {
+        "verdicts.md": (summed, verdicts_markdown),
+        "gradients.md": (gradients, gradients_markdown),
+        "detection.md": (detection, detection_markdown),
+        "overlap.md": (overlap, overlap_markdown),
+        "views.md": (views, views_markdown),
+    }
     for name, (table, words) in pages.items():
         if not table.empty:
             write_atomically(out / name, words(table))
@@ -90,6 +101,21 @@ def write_diagnoses(out: Path) -> list[Path]:
 def read_verdicts(out: Path) -> pd.DataFrame:
     """Return the verdicts of a run, a line each."""
     return tabulate_verdicts(read_rows(out, "verdict"))
+
+
+def read_detection(out: Path) -> pd.DataFrame:
+    """Return what attacks of a run got past detectors, a line per attack and eps."""
+    return tabulate_detection(read_rows(out, "detection"))
+
+
+def read_overlap(out: Path) -> pd.DataFrame:
+    """Return how often the models of a run see both of two digits, a line per part of the images."""
+    return tabulate_overlap(read_rows(out, "overlap"))
+
+
+def read_views(out: Path) -> pd.DataFrame:
+    """Return the errors of a run's models on familiar and novel views, a line each, and the published ones."""
+    return tabulate_views(read_rows(out, "views"), read_record(out).get("models", ()))
 
 
 def _write_tables(out: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
@@ -154,7 +180,8 @@ def write_report(out: Path) -> Path:
     rows = read_rows(out)
     drawings = sorted((out / "figures").glob("*.svg"))
     told = findings(out), read_rows(out, "verdict"), tabulate_gradients(read_rows(out, "gradients"))
-    page = render_report(read_record(out), read_table(out), violations(rows), drawings, *told)
+    asked = {"detection": read_detection(out), "overlap": read_overlap(out), "views": read_views(out)}
+    page = render_report(read_record(out), read_table(out), violations(rows), drawings, *told, asked)
     path = out / "report.html"
     write_atomically(path, page)
     return path
@@ -168,7 +195,8 @@ def _write_figures(out: Path, published: bool, formats: tuple[str, ...]) -> Iter
     for old in (*folder.glob("*.png"), *folder.glob("*.svg")):
         old.unlink()
     attacked = draw_all(read_table(out), read_rows(out), published=published)
-    diagnosed = draw_diagnoses(read_verdicts(out), read_rows(out, "gradients"))
+    summed = read_detection(out), read_overlap(out), read_views(out)
+    diagnosed = draw_diagnoses(read_verdicts(out), read_rows(out, "gradients"), *summed)
     for name, figure in (*attacked, *diagnosed):
         for ending in formats:
             path = folder / f"{name}.{ending}"

@@ -26,7 +26,7 @@ from robustcaps.outcome import Outcome
 from robustcaps.plan import Work, make_plan
 from robustcaps.results import read_table, read_verdicts, write_figures, write_report, write_tables
 from robustcaps.store import Store
-from robustcaps.suite import DataSpec, ModelSpec, Suite, load_suite
+from robustcaps.suite import DataSpec, ModelSpec, Suite, load_suite, meant_for
 from robustcaps.trained import train_models
 from robustcaps.workshop import Setting, Workshop, has_card
 
@@ -132,7 +132,12 @@ def _write_record(
         "versions": {"python": platform.python_version(), **versions()},
         "machine": {"system": platform.system(), "processor": platform.machine()},
         "timings": {"run_seconds": seconds and round(seconds, 3)},
-        "models": [_model_record(spec, data) for data in suite.data for spec in suite.models if has_card(spec)],
+        "models": [
+            _model_record(spec, data)
+            for data in suite.data
+            for spec in suite.models
+            if has_card(spec) and meant_for(spec.data, data)
+        ],
         "cells": [_cell_record(cell, store) for cell in cells],
     }
     write_atomically(store.folder / "run.json", json.dumps(record, indent=2, default=str) + "\n")
@@ -141,7 +146,9 @@ def _write_record(
 def _model_record(spec: ModelSpec, data: DataSpec) -> dict[str, Any]:
     """Return what the card of a model says about it."""
     card = trained_card(spec.use, data=data.use, weights=spec.weights)
-    known = card.model_dump(mode="json", include={"tag", "parameters", "accuracy", "n_test", "interval", "command"})
+    told = {"tag", "parameters", "accuracy", "n_test", "interval", "command"}
+    told |= {"data_options", "stop_error", "validation_accuracy"}
+    known = card.model_dump(mode="json", include=told)
     options = model_options(card.model, {**card.options, **spec.options})
     return {"label": spec.label, "data": data.label, "name": card.model, "options": options, **known}
 

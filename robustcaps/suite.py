@@ -41,6 +41,18 @@ def _beside_eps(steps: int | None, info: ValidationInfo) -> int | None:
     return steps
 
 
+def _instead_of_holdout(samples: int | None, info: ValidationInfo) -> int | None:
+    if samples is not None and info.data.get("holdout"):
+        raise ValueError("takes the place of held-out train samples: it goes with holdout 0")
+    return samples
+
+
+def _on_what_is_held_out(stop_error: float | None, info: ValidationInfo) -> float | None:
+    if stop_error is not None and info.data.get("holdout") == 0 and info.data.get("holdout_test") is None:
+        raise ValueError("is measured on held-out samples: hold some out (holdout or holdout_test)")
+    return stop_error
+
+
 LARGEST_SEED = 2**31 - 1
 Eps = Annotated[float, BeforeValidator(_finite_number)]
 Sweep = Annotated[list[Eps], Field(min_length=1)]
@@ -71,6 +83,23 @@ class Spec(BaseModel):
         return dict(self.model_extra or {})
 
 
+Names = Annotated[list[str], Field(min_length=1)] | None
+"""Which things of a suite another one is for, by the names that tables give them."""
+
+
+def meant_for(names: Names, spec: Spec) -> bool:
+    """Return whether a thing is among those named; all are where none is."""
+    return names is None or spec.label in names
+
+
+Views = Literal["all", "familiar-azimuths", "novel-azimuths", "familiar-elevations", "novel-elevations"]
+"""Which viewpoints of a dataset to take, where it knows them."""
+HoldoutTest = Annotated[Annotated[int, Field(ge=1)] | None, AfterValidator(_instead_of_holdout)]
+"""So many samples, the last of the test split, are held out for validation; a field that comes after `holdout`."""
+StopError = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, AfterValidator(_on_what_is_held_out)]
+"""The share of held-out samples got wrong at which a training stops; a field that comes after both."""
+
+
 class TrainSpec(BaseModel):
     """How a suite trains a model of its own; what is not said comes from the model's recipe."""
 
@@ -84,6 +113,10 @@ class TrainSpec(BaseModel):
     holdout: Annotated[int, Field(ge=0)] = 0
     adversary_eps: AdversaryEps | None = None
     adversary_steps: AdversarySteps = None
+    views: Views | None = None
+    """The viewpoints to train on; without, those that the data of the suite are of."""
+    holdout_test: HoldoutTest = None
+    stop_error: StopError = None
 
 
 class ModelSpec(Spec):
@@ -94,6 +127,8 @@ class ModelSpec(Spec):
 
     weights: Path | None = None
     train: TrainSpec | None = None
+    data: Names = None
+    """The datasets it is for, by the names that tables give them; all by default."""
 
 
 class DataSpec(Spec):
@@ -118,8 +153,10 @@ class AttackSpec(Spec):
     unit: Literal["pixel", "std"] = "pixel"
     goal: Literal["untargeted", "targeted"] = "untargeted"
     target: int | str | None = None
-    models: Annotated[list[str], Field(min_length=1)] | None = None
+    models: Names = None
     """The models it is for, by the names that tables give them; all by default."""
+    data: Names = None
+    """The datasets it is for, likewise."""
     max_queries: Annotated[int, Field(ge=1)] | None = None
     """How often it may ask the attacked model about a sample, for each eps."""
     time_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -127,15 +164,17 @@ class AttackSpec(Spec):
 
 
 class DiagnosticSpec(Spec):
-    """A question about the models: 'verdict' (all checks), 'gradients' (by loss), or a check by name."""
+    """A question about the models: 'verdict' (all checks), 'gradients' (by loss), 'views' (novel ones), or a check."""
 
     use: str = Field(default="verdict", min_length=1)
     eps: Annotated[list[Annotated[Eps, Field(gt=0)]], Field(min_length=1), BeforeValidator(_as_list)] = [0.1]
     norm: Literal["linf", "l2"] = "linf"
     limit: Annotated[int, Field(ge=1)] = 200
     """How many samples of the data it looks at."""
-    models: Annotated[list[str], Field(min_length=1)] | None = None
+    models: Names = None
     """The models it is for, by the names that tables give them; all by default."""
+    data: Names = None
+    """The datasets it is for, likewise."""
 
 
 class FigureSpec(BaseModel):

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from robustcaps.errors import TrainingFailed, UserError
-from robustcaps.suite import DataSpec, ModelSpec, Suite, TrainSpec
+from robustcaps.suite import DataSpec, ModelSpec, Suite, TrainSpec, meant_for
 from robustcaps.training import Listener, train
 from robustcaps.workshop import Setting
 
@@ -23,7 +23,7 @@ def train_models(suite: Suite, out: Path, setting: Setting, listener: Listener) 
     for position, spec in enumerate(suite.models):
         try:
             if spec.train is not None:
-                weights = _train(spec, spec.train, _only(suite.data), out, setting, listener)
+                weights = _train(spec, spec.train, data_to_train_on(spec, suite), out, setting, listener)
                 spec = spec.model_copy(update={"weights": weights})  # noqa: PLW2901
             models.append(spec)
         except TrainingFailed as error:
@@ -36,22 +36,24 @@ def train_models(suite: Suite, out: Path, setting: Setting, listener: Listener) 
     return suite.model_copy(update={"models": models}), failures
 
 
-LATER = ("adversary_eps", "adversary_steps")
+LATER = ("adversary_eps", "adversary_steps", "views", "holdout_test", "stop_error")
 """Settings that there once were not: unsaid they do not count, so that folders of older trainings are found again."""
 
 
 def training_folder(spec: ModelSpec, data: DataSpec, out: Path) -> Path:
     """Return where a model is trained: a name to recognise it by, and a hash of all it is asked to be."""
     unsaid = {name for name in LATER if getattr(spec.train, name, None) is None}
-    said = spec.model_dump_json(exclude={"name": True, "weights": True, "train": unsaid})
+    said = spec.model_dump_json(exclude={"name": True, "weights": True, "data": True, "train": unsaid})
     asked = said + json.dumps([data.use, data.options], sort_keys=True)
     name = re.sub(r"[^A-Za-z0-9]+", "-", spec.label).strip("-")
     return out / "training" / f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:8]}"
 
 
-def _only(data: list[DataSpec]) -> DataSpec:
-    if len({spec.use for spec in data}) > 1:
-        raise UserError("a suite that trains models has one dataset.")
+def data_to_train_on(spec: ModelSpec, suite: Suite) -> DataSpec:
+    """Return the dataset of a model that the suite trains; it must be for one alone."""
+    data = [each for each in suite.data if meant_for(spec.data, each)]
+    if len({each.use for each in data}) > 1:
+        raise UserError(f"a model that a suite trains has one dataset: say which, e.g. data = ['{data[0].label}'].")
     return data[0]
 
 
@@ -66,9 +68,10 @@ def _train(spec: ModelSpec, how: TrainSpec, data: DataSpec, out: Path, setting: 
         name,
         out=folder,
         data=data.use,
+        data_options={**data.options, **({} if how.views is None else {"views": how.views})},
         options=spec.options,
         tag=tag or "a",
-        **how.model_dump(),
+        **how.model_dump(exclude={"views"}),
         data_dir=setting.data_dir,
         device=setting.device,
         compile=setting.execution.compile,

@@ -65,12 +65,24 @@ def test_fooled_and_undetected_are_told_apart():
     assert strong["fooled"].tolist() == [True, True, False, True]  # the last one is wrong from the start
     assert strong["flagged"].tolist() == [True, False, False, False]
     assert strong["undetected"].tolist() == [False, True, False, True]
+    assert strong["error"].tolist() == pytest.approx([0.27**0.5, 0, 0, 0], abs=1e-6)  # off by 0.45 and three times 0.15
     assert rows[list(COLUMNS)].equals(rc.evaluate(Inker(), (images, labels), attack))
 
     rates = rc.detection_rates(rows).set_index("eps")
     assert rates["n"].tolist() == [4, 4]
     assert rates.loc[0.6, ["fooled", "flagged", "undetected"]].tolist() == [0.75, 0.25, 0.5]
     assert rates.loc[0.6, ["undetected_low", "undetected_high"]].tolist() == pytest.approx(list(wilson(2, 4)))
+    assert rates["detected"].tolist() == pytest.approx([0, 1 / 3])
+    assert rates.loc[0.6, ["detected_low", "detected_high"]].tolist() == pytest.approx(list(wilson(1, 3)))
+
+
+def test_of_nothing_fooled_no_share_is_detected():
+    rows = rc.detect(
+        Inker(), (FLAT, torch.tensor([0])), rc.load_attack("clean"), rc.ReconstructionDetector(Inker(), 0.1)
+    )
+    (line,) = rc.detection_rates(rows).to_dict("records")
+    assert (line["n"], line["fooled"]) == (1, 0)
+    assert all(line[name] != line[name] for name in ("detected", "detected_low", "detected_high"))  # NaN
 
 
 def test_only_a_trained_decoder_detects():

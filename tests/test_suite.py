@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from robustcaps.errors import UserError
 from robustcaps.plan import make_plan
+from robustcaps.runner import run
 from robustcaps.suite import load_suite
+from robustcaps.trained import data_to_train_on
 from robustcaps.workshop import Setting, Workshop
 
 HEAD = '[[data]]\nuse = "dots"\n[[models]]\nuse = "levels"\n'
@@ -90,6 +94,26 @@ MISTAKES = {
         ASKING + "models = ['cnn']\n",
         "x.toml: diagnostics[0]: models: there is no 'cnn' in this suite",
     ),
+    "model for no data": (
+        GOOD.replace('"levels"', '"levels"\ndata = ["dotz"]'),
+        "x.toml: models[0]: data: there is no 'dotz' in this suite. Did you mean 'dots'?",
+    ),
+    "attack on no data": (
+        GOOD + "data = ['dots', 'toys']\n",
+        "x.toml: attacks[0]: data: there is no 'toys' in this suite. Choose from: dots.",
+    ),
+    "diagnosis on no data": (
+        ASKING + "data = ['dot']\n",
+        "x.toml: diagnostics[0]: data: there is no 'dot' in this suite. Did you mean 'dots'?",
+    ),
+    "model for nothing": (
+        GOOD.replace('"levels"', '"levels"\ndata = []'),
+        "x.toml: models[0].data: list should have at least 1 item",
+    ),
+    "unknown option beside missing data": (
+        GOOD.replace('"dots"', '"mnist"') + "los = 'ce'\n",
+        "x.toml: attacks[0]: attack 'fgsm': unknown option 'los'. Did you mean 'loss'?",
+    ),
     "unknown check": (ASKING + 'checks = ["reech"]\n', "unknown diagnostic 'reech'. Did you mean 'reach'?"),
     "same question": (
         ASKING + "[[diagnostics]]\nsteps = 3\n",
@@ -141,3 +165,81 @@ def test_ids_change_with_what_rows_rest_on_and_not_with_names(tmp_path, suite, p
     assert [new == old for new, old in zip(changed, first, strict=True)] == [True, True, False, False, True] * 2
     sharper = ids(text.replace("sharpness = 10.0", "sharpness = 11.0"))
     assert [new == old for new, old in zip(sharper, first, strict=True)] == [True] * 5 + [False] * 5
+
+
+TWO_SETS = """
+[[data]]
+use = "dots"
+name = "many"
+
+[[data]]
+use = "dots"
+name = "few"
+limit = 6
+
+[[models]]
+use = "levels"
+
+[[models]]
+use = "levels"
+name = "blunt"
+sharpness = 10.0
+data = ["few"]
+
+[[attacks]]
+use = "fgsm"
+eps = [0.1]
+
+[[attacks]]
+use = "bim"
+eps = [0.1]
+data = ["few"]
+models = ["blunt"]
+
+[[diagnostics]]
+use = "gradients"
+data = ["many"]
+"""
+
+
+def test_models_attacks_and_diagnostics_are_for_the_data_they_name(tmp_path, workshop):
+    path = tmp_path / "two.toml"
+    path.write_text(TWO_SETS)
+    cells = make_plan(load_suite(path), workshop, source="two.toml")
+    assert [cell.label for cell in cells] == [
+        "levels / many / fgsm",
+        "levels / many / gradients",
+        "levels / few / fgsm",
+        "blunt / few / fgsm",
+        "blunt / few / bim",
+    ]
+
+
+def test_the_record_of_a_run_has_models_only_with_the_data_they_are_for(tmp_path):
+    path = tmp_path / "x.toml"
+    sets = "".join(f'[[data]]\nuse = "toys"\nname = "{name}"\nlimit = 2\n' for name in ("one", "other"))
+    path.write_text(sets + '[[models]]\nuse = "cnn-small"\ndata = ["other"]\n[[attacks]]\nuse = "clean"\n')
+    made = run(path, tmp_path / "out", device="cpu")
+    record = json.loads((made.out / "run.json").read_text())
+    assert [(model["label"], model["data"]) for model in record["models"]] == [("cnn-small", "other")]
+    assert [cell["names"]["data"] for cell in record["cells"]] == ["other"]
+
+
+def test_a_model_is_trained_on_the_data_it_is_for(tmp_path):
+    path = tmp_path / "x.toml"
+    text = '[[data]]\nuse = "toys"\n[[data]]\nuse = "mnist"\n[[attacks]]\nuse = "clean"\n'
+    text += '[[models]]\nuse = "cnn"\ntrain = {}\n[[models]]\nuse = "cnn"\ntrain = {}\ndata = ["mnist"]\n'
+    path.write_text(text)
+    suite = load_suite(path)
+    with pytest.raises(UserError, match=r"has one dataset: say which, e.g. data = \['toys'\]"):
+        data_to_train_on(suite.models[0], suite)
+    assert data_to_train_on(suite.models[1], suite).use == "mnist"
+
+
+@pytest.mark.parametrize(("attack", "searches"), [("bim", 3), ("minimal", 1), ("deepfool", 1)])
+def test_an_attack_that_minimises_is_one_search_for_all_budgets(tmp_path, workshop, attack, searches):
+    path = tmp_path / "x.toml"
+    path.write_text(HEAD + f'[[attacks]]\nuse = "{attack}"\neps = [0.1, 0.2, 0.3]\n')
+    suite = load_suite(path)
+    (cell,) = make_plan(suite, workshop, source="x.toml")
+    assert cell.work == searches * 60 * workshop.attack(suite.attacks[0]).passes

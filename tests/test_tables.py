@@ -3,10 +3,18 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from robustcaps.breakdowns import distances, target_matrix, transfer_matrix
+from robustcaps.breakdowns import (
+    compare_sizes,
+    distances,
+    mean_interval,
+    size_sentences,
+    sizes_markdown,
+    target_matrix,
+    transfer_matrix,
+)
 from robustcaps.figures import draw_all, save
 from robustcaps.figures.curves import draw_all_curves
-from robustcaps.published import attack_curves
+from robustcaps.published import attack_curves, published_size
 from robustcaps.statistics import wilson
 from robustcaps.tables import WORST_CASE, markdown, summarise, violations, with_worst_case
 
@@ -191,6 +199,94 @@ def test_distances_count_every_sample_once_at_its_smallest():
     assert (line["attack"], line["n"], line["found"]) == ("cw", 4, 1.0)
     assert (line["quartile_low"], line["median"], line["quartile_high"]) == (0.0, 0.5, 0.7)
     assert distances(near).iloc[0]["quartile_high"] == 0.7 and distances(near).iloc[0]["found"] == 0.75
+
+
+@pytest.mark.parametrize("values", [[2.0] * 9, [0.0, 1.0] * 50, [0.0] * 99 + [100.0]])
+def test_the_interval_of_a_mean_holds_it_and_is_the_same_each_time(values):
+    mean, low, high = mean_interval(pd.Series(values))
+    assert (mean, low, high) == mean_interval(pd.Series(values))
+    assert low <= mean <= high and mean == pytest.approx(sum(values) / len(values))
+    assert (low == high) == (len(set(values)) == 1)
+
+
+def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
+    values = pd.Series([0.0, 1.0] * 50)
+    _, low, high = mean_interval(values)
+    assert high - low == pytest.approx(2 * 1.96 * values.std() / 10, rel=0.1)
+
+
+def found(sizes, **more):
+    """Samples with the smallest perturbation of each; None: it was not fooled."""
+    fooled = [size is not None for size in sizes]
+    kind = {"attack": "cw", "eps": 9.0, "norm": "l2", "closest": True, "l2": [size or 0.0 for size in sizes]}
+    predictions = [int(hit) for hit in fooled]
+    return rows(index=range(len(sizes)), label=0, adv_pred=predictions, fooled=fooled, **{**kind, **more})
+
+
+def test_means_are_those_of_the_fooled():
+    line = distances(found([1.0, 2.0, 3.0, None])).iloc[0]
+    assert (line["mean"], line["found"]) == (2.0, 0.75)
+    assert 1 <= line["mean_low"] < 2 < line["mean_high"] <= 3
+    assert distances(found([None, None])).iloc[0][["mean", "mean_low", "mean_high"]].isna().all()
+
+
+SMALL, LARGE = [1.0, 1.1, 1.2, 1.3] * 5, [2.0, 2.3, 2.2, 2.1] * 5
+SIZES = {
+    "larger": (LARGE, SMALL, "caps needs larger perturbations than cnn on mnist", "mean 2.15 vs 1.15, difference 1 ("),
+    "smaller": (SMALL, LARGE, "cnn needs larger perturbations than caps on mnist", "mean 2.15 vs 1.15, difference 1 ("),
+    "equal": (SMALL, SMALL[::-1], "does not surely need larger perturbations than", "(95 %: -0."),
+    "not all fooled": ([*LARGE, None], [*SMALL, 1.0], "caps needs larger perturbations than cnn", "n = 20 of 21"),
+}
+
+
+@pytest.mark.parametrize(("caps", "cnn", "verdict", "figures"), SIZES.values(), ids=SIZES)
+def test_who_needs_larger_perturbations_is_said_with_its_interval(caps, cnn, verdict, figures):
+    frame = pd.concat([found(caps, model="caps", data="mnist"), found(cnn, model="cnn", data="mnist")])
+    (sentence,) = size_sentences(compare_sizes(frame))
+    assert verdict in sentence and figures in sentence
+
+
+def test_sizes_are_compared_at_the_smallest_that_any_attack_found():
+    parts = [
+        found([1.0, 4.0], model="a"),
+        found([3.0, 2.0], model="a", attack="deepfool"),
+        found([1.0, 1.0], model="b"),
+    ]
+    line = compare_sizes(pd.concat(parts)).iloc[0]
+    assert (line["mean_first"], line["mean_second"], line["difference"], line["n"]) == (1.5, 1.0, 0.5, 2)
+
+
+def test_nobody_is_compared_where_nobody_was_fooled():
+    frame = pd.concat([found([None], model="a"), found([1.0], model="b")])
+    assert size_sentences(compare_sizes(frame)) == []
+
+
+def test_smallest_perturbations_stand_beside_the_published_ones():
+    parts = [found([1.0, 1.0], model="cnn"), found([2.0, None], model="capsules"), found([3.0, 3.0], model="other")]
+    table = distances(pd.concat(parts).assign(data="mnist"))
+    names = {"cnn": "cnn", "capsules": "vector-capsnet-small"}
+    page = sizes_markdown(table, names, ["one needs more than the other"])
+    lines = page.splitlines()
+    assert lines[2:5] == [
+        "| mnist | cw | cnn | l2 | 2 | 100.0 | 1 (1-1) | 1.40 |",
+        "| mnist | cw | capsules | l2 | 2 | 50.0 | 2* (2-2) | 1.82 |",
+        "| mnist | cw | other | l2 | 2 | 100.0 | 3 (3-3) |  |",
+    ]
+    assert "Michels et al. 2019" in page and lines[-1] == "one needs more than the other."
+
+
+def test_published_sizes_are_the_papers():
+    assert published_size("cnn-small", "fashion-mnist", "foolbox.boundary") == 1.24
+    assert published_size("matrix-capsnet", "mnist", "deepfool") == 2.02
+    assert published_size("cnn", "toys", "cw") is None and published_size("mine", "mnist", "cw") is None
+
+
+@pytest.mark.parametrize(("data", "other"), [("toys", True), ("smallnorb", False), ("smallNORB, both eyes", False)])
+def test_published_curves_of_another_dataset_say_so(data, other):
+    ((_, figure),) = draw_all_curves(sweep("untargeted").assign(data=data), published=True)
+    assert ("another dataset" in figure.axes[0].get_title()) == other
+    ((_, alone),) = draw_all_curves(sweep("untargeted").assign(data=data))
+    assert alone.axes[0].get_title() == data
 
 
 def test_there_is_a_figure_for_all_that_was_found():

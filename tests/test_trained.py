@@ -110,13 +110,23 @@ def test_other_settings_are_another_training(trained, tmp_path):
     assert len(list((tmp_path / "out/training").iterdir())) == 3
 
 
-def test_folders_of_trainings_from_before_there_were_adversaries_are_found_again():
-    ordinary, hostile = (
+def test_options_of_a_suites_data_are_those_of_its_trainings(trained, tmp_path):
+    trained.write_text(SUITE.replace('use = "bars"', 'use = "bars"\nbrightness = 0.25'))
+    run(trained, tmp_path / "out")
+    cards = [json.loads(path.read_text()) for path in sorted((tmp_path / "out/training").glob("*/*.json"))]
+    assert [card["data_options"] for card in cards] == [{"brightness": 0.25}] * 2
+    assert cards[0]["data_digest"] == tiny.bars(split="train", crop=False, brightness=0.25).digest
+
+
+def test_folders_of_trainings_from_before_there_were_adversaries_and_views_are_found_again():
+    hostile, borrowed = {"adversary_eps": 0.1, "adversary_steps": 2}, {"holdout_test": 5}
+    later = (hostile, {"views": "all"}, borrowed, {**borrowed, "stop_error": 0.1})
+    ordinary, *others = (
         training_folder(ModelSpec(use="tiny", name="wide", train=how), DataSpec(use="bars"), Path("out"))
-        for how in (TrainSpec(epochs=2), TrainSpec(epochs=2, adversary_eps=0.1, adversary_steps=2))
+        for how in (TrainSpec(epochs=2), *(TrainSpec(epochs=2, **more) for more in later))
     )
     assert ordinary == Path("out/training/wide-b819ed02")
-    assert hostile != ordinary
+    assert len({ordinary, *others}) == 5
 
 
 @pytest.mark.parametrize(
@@ -128,6 +138,10 @@ def test_folders_of_trainings_from_before_there_were_adversaries_are_found_again
         ("epochs = 2", "epoch = 2", r"models\[0\].*train.*epoch"),
         ("epochs = 2", "adversary_eps = 0.1", r"models\[0\].*train.adversary_steps: goes with adversary_eps"),
         ("epochs = 2", "adversary_eps = -1.0", r"models\[0\].*train.adversary_eps"),
+        ("epochs = 2", "stop_error = 0.1", r"models\[0\].*train.stop_error: is measured on held-out samples"),
+        ("epochs = 2", "holdout = 1, stop_error = 2", r"models\[0\].*train.stop_error"),
+        ("epochs = 2", 'views = "novel-angles"', r"models\[0\].*train.views: .*'familiar-azimuths'"),
+        ("epochs = 2", 'views = "novel-azimuths"', r"models\[0\].*dataset 'bars': unknown option 'views'"),
         ('"tiny"', '"untrainable"', r"models\[0\].*cannot be trained"),
         ("width = 6", "breadth = 6", r"models\[1\].*breadth"),
     ],

@@ -111,15 +111,88 @@ def test_the_card_tells_the_accuracy_of_the_file(tmp_path):
 
 def test_the_command_of_a_card_trains_the_same_weights_again(tmp_path):
     hostile = {"adversary_eps": 0.1, "adversary_steps": 2}
-    card = run(
-        tmp_path / "one", options={"width": 3}, tag="b", seed=5, epochs=1, lr=0.01, limit=40, half=False, **hostile
-    )
+    early = {"stop_error": 0.5, "data_options": {"brightness": 0.8}}
+    said = {"options": {"width": 3}, "tag": "b", "seed": 5, "epochs": 1, "lr": 0.01, "limit": 40, "half": False}
+    card = run(tmp_path / "one", **said, **hostile, **early)
     program, *words = shlex.split(card.command)
     assert program == "robustcaps"
     result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "two"), "--device", "cpu"])
     assert result.exit_code == 0, result.output
     assert read_card(tmp_path / "two" / "tiny-b.json").command == card.command
     assert weights(tmp_path / "two") == weights(tmp_path / "one")
+
+
+def test_options_of_the_data_choose_train_and_test_samples(tmp_path):
+    dark = {"brightness": 0.25}
+    card, bright = run(tmp_path / "dark", data_options=dark, half=False), run(tmp_path / "bright")
+    assert (card.data_options, bright.data_options) == (dark, {})
+    assert card.data_digest == tiny.bars(split="train", crop=False, **dark).digest != bright.data_digest
+    test = tiny.bars(split="test", **dark)
+    model = load_model("tiny", weights=tmp_path / "dark" / "tiny-a.safetensors", device="cpu")
+    assert card.accuracy == pytest.approx((model(test.images).argmax(1) == test.labels).double().mean().item())
+
+
+def test_a_training_stops_at_the_first_look_that_finds_its_error_small_enough(tmp_path):
+    whole, cut = Diary(), Diary()
+    run(tmp_path / "whole", epochs=8, listener=whole)
+    card = run(tmp_path / "cut", epochs=8, stop_error=0.1, listener=cut)
+    assert card.validation_accuracy is not None and card.validation_accuracy >= 0.9
+    assert all(row["validation_accuracy"] < 0.9 for row in cut.epochs[:-1])
+    assert len(cut.steps) < len(whole.steps)
+    assert (cut.steps, cut.rates) == (whole.steps[: len(cut.steps)], whole.rates[: len(cut.steps)])
+    assert not cut.warnings
+
+
+def test_samples_held_out_of_the_test_split_decide_on_the_stop_and_on_nothing_else(tmp_path):
+    card = run(tmp_path, holdout=0, holdout_test=36, stop_error=0.1, epochs=8)
+    assert (card.validation, card.n_test) == ("the last 36 test samples", 60)
+    model = load_model("tiny", weights=tmp_path / "tiny-a.safetensors", device="cpu")
+    test = tiny.bars(split="test")
+    right = (model(test.images).argmax(1) == test.labels).double()
+    assert card.accuracy == pytest.approx(right[:60].mean().item())
+    assert card.validation_accuracy == pytest.approx(
+        right[60:].mean().item(), abs=1 / 36
+    )  # before it was stored in half
+    assert card.validation_accuracy >= 0.9
+    assert "--holdout 0 --holdout-test 36 --stop-error 0.1" in card.command
+
+
+def test_a_training_may_stop_within_an_epoch_and_is_measured_there(tmp_path):
+    diary = Diary()
+    card = run(tmp_path, stop_error=0.8, listener=diary)
+    assert diary.steps == [(1, 1, 5), (1, 2, 5)]
+    assert diary.epochs[-1]["validation_accuracy"] == card.validation_accuracy >= 0.2
+    assert 0.1 < diary.epochs[-1]["loss"] < 5
+
+
+def test_a_training_that_never_gets_so_good_ends_with_a_warning(tmp_path):
+    diary = Diary()
+    card = run(tmp_path, epochs=1, stop_error=0.0, options={"fault": "collapse"}, listener=diary)
+    assert len(diary.steps) == 5
+    assert card.validation_accuracy == pytest.approx(1 / 3)
+    (warning,) = diary.warnings
+    assert "not come down to an error of 0.0%" in warning and "after all 1 epochs it is 66.7%" in warning
+
+
+@pytest.mark.parametrize("stop", [(1, 1), (2, 2)])
+def test_an_interrupted_training_stops_where_it_would_have(tmp_path, stop):
+    undisturbed = Diary()
+    run(tmp_path / "undisturbed", stop_error=0.1, listener=undisturbed)
+    assert undisturbed.steps[-1][:2] > stop
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", stop_error=0.1, listener=Diary(stop))
+    run(tmp_path / "cut", stop_error=0.1)
+    assert weights(tmp_path / "cut") == weights(tmp_path / "undisturbed")
+
+
+def test_a_stopped_training_killed_before_its_card_does_not_go_on(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("robustcaps.training.result.wilson", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, stop_error=0.8)
+    diary = Diary()
+    run(tmp_path, stop_error=0.8, listener=diary)
+    assert not diary.steps
 
 
 def test_without_a_holdout_there_is_no_validation_accuracy(tmp_path):
@@ -198,6 +271,9 @@ CHANGES: dict[str, Any] = {
     "limit": 50,
     "options": {"width": 5},
     "data": "plain",
+    "data_options": {"brightness": 0.5},
+    "stop_error": 0.0,
+    "holdout_test": 5,
     "half": False,
 }
 
@@ -213,7 +289,7 @@ def test_a_folder_goes_on_with_its_own_settings_only(tmp_path, finished):
         with pytest.raises(
             UserError, match=rf"{name}=.* \(not .*; choose the same settings or another folder"
         ) as caught:
-            run(tmp_path, **{name: value})
+            run(tmp_path, **{name: value}, **({"holdout": 0} if name == "holdout_test" else {}))
         assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="holds this training already"):
         run(tmp_path, resume=False)
@@ -266,6 +342,13 @@ def test_numbers_that_are_not_finite_stop_the_training_at_once(tmp_path, fault, 
         ({"adversary_eps": 0.1, "adversary_steps": 0}, "adversary_steps: .*greater than or equal to 1"),
         ({"adversary_eps": 0.1}, "adversary_steps: goes with adversary_eps: give both"),
         ({"adversary_steps": 5}, "adversary_steps: goes with adversary_eps: give both"),
+        ({"stop_error": -0.1}, "stop_error: .*greater than or equal to 0"),
+        ({"stop_error": 1.0}, "stop_error: .*less than 1"),
+        ({"stop_error": 0.1, "holdout": 0}, "stop_error: is measured on held-out samples: hold some out"),
+        ({"holdout_test": 5}, "holdout_test: takes the place of held-out train samples: it goes with holdout 0"),
+        ({"holdout_test": 0, "holdout": 0}, "holdout_test: .*greater than or equal to 1"),
+        ({"holdout_test": 96, "holdout": 0}, "holdout_test=96: leaves nothing of the 96 test samples"),
+        ({"data_options": {"brihgtness": 2}}, "dataset 'bars': unknown option 'brihgtness'. Did you mean 'brightness'"),
         ({"options": {"widht": 3}}, "model 'tiny': unknown option 'widht'. Did you mean 'width'?"),
         ({"data": "brs"}, "unknown dataset 'brs'. Did you mean 'bars'?"),
         ({"model": "tyni"}, "unknown model 'tyni'"),

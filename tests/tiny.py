@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -83,10 +84,11 @@ def untrainable(*, classes: int, channels: int, size: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, classes))
 
 
-def bars(*, split: str, limit: int | None = None, crop: bool = True, **_: object) -> Data:
+def bars(*, split: str, limit: int | None = None, crop: bool = True, brightness: float = 1.0, **_: object) -> Data:
     """Lying bars, standing bars and nothing, in noise; four instances of each class."""
     n = min(limit or 96, 96)
     data = draw(n, seed={"train": 1, "test": 2}[split], side=SIDE)
+    data = replace(data, images=data.images * brightness)
     images = data.images[..., 2:-2, 2:-2] if crop else data.images
     factors = pd.DataFrame({"instance": torch.arange(n).div(CLASSES, rounding_mode="floor").remainder(4).numpy()})
     return Data(images, data.labels, data.class_names, name="bars", split=split, size=SIZE, factors=factors)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor
+
+
+def present_classes(labels: Tensor, classes: int) -> Tensor:
+    """Return T (n, classes): 1 for the classes that an image shows, else 0; labels are (n,) or (n, objects)."""
+    return F.one_hot(labels.view(len(labels), -1), classes).amax(1)
 
 
 def margin_loss(

@@ -18,6 +18,7 @@ from robustcaps.data.base import Data, Progress
 from robustcaps.data.order import shuffled_rows
 from robustcaps.data.protocol import PIXELS, SEEN, Pixels, prepare
 from robustcaps.data.sources import BY_HAND
+from robustcaps.data.views import Views, rows_of
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
 
@@ -29,11 +30,21 @@ _BLOCK = 100
 
 
 @DATASETS.register("eth80")
-def eth80(*, split: str, limit: int | None, data_dir: Path, progress: Progress | None, crop: bool = True) -> Data:
+def eth80(
+    *,
+    split: str,
+    limit: int | None,
+    data_dir: Path,
+    progress: Progress | None,
+    crop: bool = True,
+    views: Views = "all",
+) -> Data:
     """Photographs of fruit, animals, cars and cups from many sides (ETH-80), half of the objects held out."""
     by_category = [_files(data_dir / "eth80", category, split) for category in _CATEGORIES]
-    files = _interleaved(by_category)[:limit]
-    factors = pd.DataFrame([_factors(path) for path in files])
+    everything = _interleaved(by_category)
+    told = pd.DataFrame([_factors(path) for path in everything])
+    rows = rows_of(told, views, limit)
+    files, factors = [everything[row] for row in rows], told.iloc[rows].reset_index(drop=True)
     return Data(
         images=prepare(_blocks(files), len(files), crop=crop, progress=progress),
         labels=torch.tensor([_CATEGORIES.index(name) for name in factors["category"]]),

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from robustcaps.data.base import Data, Progress
 from robustcaps.data.files import Digest, digest_of, find_file
 from robustcaps.data.norb import CODES, DIGESTS_FILE, FILE_NAMES, ROWS, Header, read_header, read_rows
-from robustcaps.data.protocol import CATEGORIES, EYES, SEEN, Eyes, prepare
+from robustcaps.data.protocol import CATEGORIES, EYES, SEEN, Eyes
 from robustcaps.data.sources import SOURCES
+from robustcaps.data.views import Views, prepare_rows, rows_of
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
 
@@ -35,36 +36,37 @@ def smallnorb(
     progress: Progress | None,
     eyes: Eyes = "left",
     crop: bool = True,
+    views: Views = "all",
 ) -> Data:
     """Photographs of 50 toy figures of 5 categories in many views and lights, from the official smallNORB files."""
     files = _checked_files(data_dir / "smallnorb", split)
-    total = files["dat"][1].shape[0]
-    count = min(limit or total, total)
+    factors = _factors(files)
+    rows = rows_of(factors, views, limit)
     channels = [EYES["both"].index(eye) for eye in EYES[eyes]]
-    pixels = (block[:, channels] for block in read_rows(*files["dat"], count, _BLOCK))
+    blocks = (block[:, channels] for block in read_rows(*files["dat"], int(rows.max()) + 1, _BLOCK))
     return Data(
-        images=prepare(pixels, count, crop=crop, progress=progress),
-        labels=torch.from_numpy(_first_rows(files["cat"], count).astype(np.int64)),
+        images=prepare_rows(blocks, rows, crop=crop, progress=progress),
+        labels=torch.from_numpy(_all_rows(files["cat"]).astype(np.int64)[rows]),
         class_names=CATEGORIES,
         name="smallnorb",
         split=split,
         size=SEEN,
-        factors=_factors(files, count),
+        factors=factors.iloc[rows].reset_index(drop=True),
     )
 
 
-def _factors(files: dict[str, tuple[Path, Header]], count: int) -> pd.DataFrame:
-    """Return the factors of the first samples, decoded."""
-    info = _first_rows(files["info"], count)
-    category = _first_rows(files["cat"], count)
+def _factors(files: dict[str, tuple[Path, Header]]) -> pd.DataFrame:
+    """Return the factors of all samples, decoded."""
+    info, category = _all_rows(files["info"]), _all_rows(files["cat"])
     columns = {"category": _decode(files["cat"][0], "category", category, dict(enumerate(CATEGORIES)))}
     for position, (name, codes) in enumerate(CODES.items()):
         columns[name] = _decode(files["info"][0], name, info[:, position], codes)
     return pd.DataFrame(columns)
 
 
-def _first_rows(file: tuple[Path, Header], count: int) -> NDArray[Any]:
-    """Return the first rows of a small file."""
+def _all_rows(file: tuple[Path, Header]) -> NDArray[Any]:
+    """Return the rows of a small file."""
+    count = file[1].shape[0]
     return next(read_rows(*file, count, count))
 
 

@@ -12,7 +12,10 @@ from robustcaps.attacks.norms import NormName
 from robustcaps.data.base import Data, Progress
 from robustcaps.diagnostics.by_loss import By, measure_gradients
 from robustcaps.diagnostics.case import TextbookLoss
+from robustcaps.diagnostics.detection import detection_rows, load_attacks
+from robustcaps.diagnostics.overlap import overlap_rows
 from robustcaps.diagnostics.verdict import diagnose, load_diagnostic
+from robustcaps.diagnostics.views import view_rows
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.options import validate_options
 from robustcaps.registry import DIAGNOSTICS
@@ -57,7 +60,13 @@ def gradient_rows(
 
 
 Examination = Callable[..., pd.DataFrame]
-EXAMINATIONS: dict[str, Examination] = {"verdict": verdict_rows, "gradients": gradient_rows}
+EXAMINATIONS: dict[str, Examination] = {
+    "verdict": verdict_rows,
+    "gradients": gradient_rows,
+    "detection": detection_rows,
+    "overlap": overlap_rows,
+    "views": view_rows,
+}
 
 
 def kind_of(use: str) -> str:
@@ -78,6 +87,7 @@ def examination_options(use: str, options: Mapping[str, Any]) -> dict[str, Any]:
         checked = validate_options(EXAMINATIONS[kind], options, where=where, given=GIVEN)
         for check in checked.get("checks") or ():
             load_diagnostic(check)
+        load_attacks(checked.get("attacks") or ())
         return checked
     factory = DIAGNOSTICS.entry(use).factory
     check = {"use": use, **validate_options(factory, options, where=where)}

@@ -11,10 +11,13 @@ from robustcaps.breakdowns import smallest_sizes, target_matrix, transfer_matrix
 from robustcaps.diagnosis_tables import tabulate_gradients
 from robustcaps.figures.cost import comparable, draw_cost
 from robustcaps.figures.curves import draw_all_curves
+from robustcaps.figures.detection import draw_detection
 from robustcaps.figures.diagnoses import draw_gradients, draw_verdicts
 from robustcaps.figures.maps import draw_target_maps, draw_transfer_map
+from robustcaps.figures.overlap import draw_overlap
 from robustcaps.figures.sizes import draw_sizes
 from robustcaps.figures.style import STYLE, save
+from robustcaps.figures.views import draw_views
 
 __all__ = ["STYLE", "draw_all", "draw_diagnoses", "save"]
 
@@ -34,9 +37,21 @@ def draw_all(table: pd.DataFrame, rows: pd.DataFrame, *, published: bool = False
         yield "targets", draw_target_maps(targeted)
 
 
-def draw_diagnoses(verdicts: pd.DataFrame, gradients: pd.DataFrame) -> Iterator[tuple[str, Figure]]:
-    """Yield (name, figure) for verdicts, and for the rows of gradients, where there are any."""
+def draw_diagnoses(
+    verdicts: pd.DataFrame,
+    gradients: pd.DataFrame,
+    detection: pd.DataFrame,
+    overlap: pd.DataFrame,
+    views: pd.DataFrame,
+) -> Iterator[tuple[str, Figure]]:
+    """Yield (name, figure) for the tables of verdicts, detection, overlap and views, and for the rows of gradients."""
     if not verdicts.empty:
         yield "verdicts", draw_verdicts(verdicts)
     if not gradients.empty:
         yield "gradients", draw_gradients(gradients, tabulate_gradients(gradients))
+    if not detection.empty:
+        yield "detection", draw_detection(detection)
+    if not overlap.empty:
+        yield "overlap", draw_overlap(overlap)
+    if not views.empty:
+        yield "views", draw_views(views)

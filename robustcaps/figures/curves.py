@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from robustcaps.figures.style import STYLE, height, model_colours
-from robustcaps.published import SOURCE, attack_curves
+from robustcaps.published import SOURCE, SOURCE_DATA, attack_curves
 from robustcaps.tables import WORST_CASE
 
 DASHES = ["-", "--", ":", "-."]
@@ -65,9 +65,10 @@ def draw_curves(part: pd.DataFrame, curve: Curve, *, published: bool = False) ->
                 _draw_line(axis, line.sort_values("eps"), curve.rate, colours[model], style)
                 if len(attacks) <= MOST_BANDS or attack == WORST_CASE:
                     _draw_band(axis, line.sort_values("eps"), curve.rate, colours[model])
-            if published and norm == "linf":
+            beside = published and norm == "linf"
+            if beside:
                 _draw_published(axis, curve.goal)
-            _label(axis, str(data), str(norm), str(unit))
+            _label(axis, _heading(str(data), published=beside), str(norm), str(unit))
         axes[0].set_ylabel(curve.ylabel)
         figure.suptitle(_title(part, curve))
         figure.legend(handles=legend, loc="outside right center", frameon=False)
@@ -89,9 +90,15 @@ def _draw_published(axis: Axes, goal: str) -> None:
         axis.plot(line["eps"], line["value"], color=shade, linestyle=dash, linewidth=1, marker="x", markersize=4)
 
 
-def _label(axis: Axes, data: str, norm: str, unit: str) -> None:
+def _heading(data: str, *, published: bool) -> str:
+    """Return the name of a panel's dataset; published curves beside it may be of another one, which is said."""
+    other = published and SOURCE_DATA not in data.lower()
+    return f"{data}\n(published: smallNORB, another dataset)" if other else data
+
+
+def _label(axis: Axes, heading: str, norm: str, unit: str) -> None:
     words = {"pixel": "of the pixel range [0,1]", "std": "standard deviations of the image"}
-    axis.set_title(data)
+    axis.set_title(heading)
     axis.set_xlabel(f"eps ({norm}, {words[unit]})")
     axis.set_ylim(-0.02, 1.02)
     axis.set_xlim(left=0)

@@ -40,6 +40,8 @@ class Classifier(nn.Module, ABC):
     """Base of the zoo. `forward` gives logits; `read` everything; `training_loss` what the model is trained on."""
 
     recipe: ClassVar[Recipe]
+    learns_several: ClassVar[bool] = False
+    """Whether `training_loss` also takes labels (n, objects) of images that show several objects at once."""
 
     def __init__(self, *, classes: int, channels: int, size: int) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from robustcaps.errors import UserError
 from robustcaps.files import write_atomically
 from robustcaps.options import first_problem
-from robustcaps.suite import AdversaryEps, AdversarySteps
+from robustcaps.suite import AdversaryEps, AdversarySteps, HoldoutTest, StopError
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -41,6 +41,8 @@ class Settings(BaseModel):
     tag: Annotated[str, Field(pattern="^[a-z0-9]+$")]
     seed: NonNegativeInt
     data: str
+    data_options: dict[str, Any] = {}
+    """Those that were given, of both splits."""
     data_digest: str
     """SHA-256 of the train samples, held-out ones included."""
     limit: PositiveInt | None
@@ -59,6 +61,8 @@ class Settings(BaseModel):
     half: bool
     adversary_eps: AdversaryEps | None = None
     adversary_steps: AdversarySteps = None
+    holdout_test: HoldoutTest = None
+    stop_error: StopError = None
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any], *, where: str) -> Self:
@@ -79,13 +83,13 @@ class Card(Settings):
 
     parameters: PositiveInt
     accuracy: Share
-    """On the test split, measured with the file as written."""
+    """On the test split, less what is held out of it, measured with the file as written."""
     n_test: PositiveInt
     interval: tuple[Share, Share]
     """Wilson's, 95 %."""
     validation_accuracy: Share | None
     validation: str
-    """Which train samples were held out."""
+    """Which samples were held out."""
     robust_accuracy: Share | None = None
     """Of adversarial training: on the first 1,000 test samples, under PGD with 20 steps at `adversary_eps`."""
     seconds: NonNegativeFloat

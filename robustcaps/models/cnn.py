@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from robustcaps.capsules.losses import present_classes
 from robustcaps.errors import UserError
 from robustcaps.models.base import Classifier, Reading, Recipe
 from robustcaps.models.normalise import Normalise, build_normaliser
@@ -23,6 +24,7 @@ class CNN(Classifier):
     """Two 5x5 convolutions with ReLU and 2x2 max-pooling, a hidden layer with dropout, softmax."""
 
     recipe: ClassVar[Recipe] = Recipe(epochs=15, batch_size=64, lr=2e-3)
+    learns_several: ClassVar[bool] = True
 
     def __init__(
         self, *, classes: int, channels: int, size: int, normalise: Normalise, width: int, hidden: int, dropout: float
@@ -53,8 +55,11 @@ class CNN(Classifier):
         return Reading(logits=logits, scores=logits.softmax(dim=1))
 
     def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:  # noqa: ARG002
-        """Return the cross-entropy of each sample (n,)."""
-        return F.cross_entropy(self(images), labels, reduction="none")
+        """Return the cross-entropy of each sample (n,); several objects have equal parts of the probability."""
+        if labels.ndim == 1:
+            return F.cross_entropy(self(images), labels, reduction="none")
+        present = present_classes(labels, self.classes).float()
+        return F.cross_entropy(self(images), present / present.sum(1, keepdim=True), reduction="none")
 
 
 @MODELS.register("cnn")

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from robustcaps.capsules.layers import DynamicRules, VectorCapsules, VectorPrimaryCapsules
-from robustcaps.capsules.losses import margin_loss
+from robustcaps.capsules.losses import margin_loss, present_classes
 from robustcaps.capsules.routing import Update, dynamic_routing, length_logit, squash, squashed_length
 from robustcaps.errors import UserError
 from robustcaps.models.base import CapsuleClassifier, Reading, Recipe
@@ -57,6 +57,7 @@ class VectorCapsNet(CapsuleClassifier):
     """Convolution, primary capsules, one capsule per class whose length is the class's score, and a decoder."""
 
     recipe: ClassVar[Recipe] = Recipe(epochs=15, batch_size=64, lr=3e-3)
+    learns_several: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -120,10 +121,14 @@ class VectorCapsNet(CapsuleClassifier):
         return F.logsigmoid(length_logit(votes.mean(dim=2))), length_logit(s)
 
     def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:  # noqa: ARG002
-        """Return margin loss plus weighted reconstruction error of each sample (n,); the label masks the decoder."""
+        """Return margin loss plus weighted reconstruction error of each sample (n,); the label masks the decoder.
+
+        Images of several objects have no reconstruction error: it would need a picture of each object alone.
+        """
+        if self.reconstruction and labels.ndim > 1:
+            raise UserError("vector-capsnet: of several objects at once none is reconstructed; set reconstruction = 0.")
         reading = self.read(images)
-        present = F.one_hot(labels, self.classes).to(reading.scores)
-        loss = margin_loss(reading.scores, present)
+        loss = margin_loss(reading.scores, present_classes(labels, self.classes).to(reading.scores))
         if self.reconstruction and reading.poses is not None:
             error = (self.decode(reading.poses, labels) - images).square().sum(dim=(1, 2, 3))
             loss = loss + self.reconstruction * error

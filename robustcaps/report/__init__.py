@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from robustcaps.diagnosis_tables import tabulate_verdicts
+from robustcaps.overlap_tables import PUBLISHED
 
 MEASURES = (("untargeted", "accuracy", "Accuracy under attack"), ("targeted", "success", "Success of targeted attacks"))
 
@@ -22,10 +24,12 @@ def render_report(
     findings: list[str],
     checks: pd.DataFrame,
     gradients: pd.DataFrame,
+    asked: Mapping[str, pd.DataFrame],
 ) -> str:
     """Return the page for a run: its record, its summary table, broken rules, its SVG figures, and what it found.
 
-    `checks` are the rows of verdicts, `gradients` the table of gradients by loss; either may be empty.
+    `checks` are the rows of verdicts, `gradients` the table of gradients by loss, `asked` those of detection,
+    overlap and views by name; each may be empty.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
@@ -41,6 +45,8 @@ def render_report(
         verdicts=tabulate_verdicts(checks).to_dict("records"),
         flagged=[] if checks.empty else checks[checks["flagged"]].to_dict("records"),
         gradients=gradients.to_dict("records"),
+        asked={name: answers.to_dict("records") for name, answers in asked.items()},
+        published_overlap=PUBLISHED,
         failed=[cell for cell in record["cells"] if cell["status"] != "finished"],
     )
 

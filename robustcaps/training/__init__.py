@@ -19,7 +19,8 @@ from robustcaps.training.folder import open_folder
 from robustcaps.training.listener import Listener
 from robustcaps.training.loop import Training, fit
 from robustcaps.training.result import command_line, finish
-from robustcaps.training.samples import hold_out, load_train_split
+from robustcaps.training.samples import hold_out, hold_out_test, load_train_split
+from robustcaps.training.targets import check_targets
 
 __all__ = ["Listener", "train"]
 
@@ -29,6 +30,7 @@ def train(
     *,
     out: Path | str,
     data: str = "toys",
+    data_options: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     tag: str = "a",
     seed: int = 0,
@@ -39,6 +41,8 @@ def train(
     holdout: int = 1,
     adversary_eps: float | None = None,
     adversary_steps: int | None = None,
+    holdout_test: int | None = None,
+    stop_error: float | None = None,
     half: bool = True,
     resume: bool = True,
     data_dir: Path | str | None = None,
@@ -49,10 +53,16 @@ def train(
 ) -> Card:
     """Train a model and write out/MODEL-TAG.safetensors, its card (.json) and out/log.csv; return the card.
 
-    What is None comes from the model's recipe. A training that was killed goes on from its last epoch, and a finished
-    one is not repeated; `resume=False` refuses both. The weights are those of the last epoch: nothing is selected on
-    the held-out samples, and the test split is looked at once, at the end. `compile` and `autocast` (bfloat16) concern
-    the training loss alone; like the device, they may change in a training that is resumed.
+    What is None comes from the model's recipe; `data_options` choose the samples of both splits. A training that was
+    killed goes on from its last epoch, and a finished one is not repeated; `resume=False` refuses both. The weights are
+    those of the last step: without `stop_error` nothing is selected on the held-out samples, and the test split is
+    looked at once, at the end. `compile` and `autocast` (bfloat16) concern the training loss alone; like the device,
+    they may change in a training that is resumed.
+
+    With `stop_error` the training ends as soon as no larger share of the held-out samples is got wrong (see
+    `has_reached`), to compare networks that are equally good at what they were trained for. A single train instance
+    may be nothing like those of the test split; `holdout_test` holds out samples of the test split instead, its last
+    ones, which the accuracy on the card then leaves out.
 
     With `adversary_eps` (linf, pixels of [0,1]) and `adversary_steps` every batch is replaced by the adversarial images
     that so many gradient steps find (see `Adversary`).
@@ -62,16 +72,21 @@ def train(
     place = pick_device(device)
     execution = Execution(compile=compile, autocast=autocast)
     execution.check(place)
-    samples = load_train_split(data, limit=limit, data_dir=data_dir, progress=listener.loading)
-    test = load_data(data, split="test", limit=limit, data_dir=data_dir, progress=listener.loading)
+    sources: dict[str, Any] = {"limit": limit, "data_dir": data_dir, "progress": listener.loading}
+    samples = load_train_split(data, data_options or {}, **sources)
+    test = load_data(data, split="test", **sources, **(data_options or {}))
     model = trainable(name, samples, chosen, seed)
+    check_targets(name, model, samples, adversarial=adversary_eps is not None)
     asked = {"model": name, "options": chosen, "tag": tag, "seed": seed, "half": half}
-    asked |= {"data": data, "limit": limit, "holdout": holdout}
-    asked |= {"adversary_eps": adversary_eps, "adversary_steps": adversary_steps}
+    asked |= {"data": data, "data_options": dict(data_options or {}), "limit": limit, "holdout": holdout}
+    asked |= {"adversary_eps": adversary_eps, "adversary_steps": adversary_steps, "stop_error": stop_error}
+    asked |= {"holdout_test": holdout_test}
     recipe = {"epochs": epochs, "batch_size": batch_size, "lr": lr}
     recipe = asdict(model.recipe) | {key: value for key, value in recipe.items() if value is not None}
     settings = Settings.parse({**asked, **recipe, **describe(samples)}, where=f"training '{name}'")
     kept, held, validation = hold_out(samples, holdout)
+    if holdout_test is not None:
+        test, held, validation = hold_out_test(test, holdout_test)
     training = Training(settings, kept, held, Path(out), place, listener)
     finished = open_folder(training, resume=resume)
     if finished is not None:

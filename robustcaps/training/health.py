@@ -15,8 +15,8 @@ MOST_NAMED = 5
 
 
 def count_classes(labels: Tensor, classes: int) -> list[int]:
-    """Return how often each class occurs."""
-    counts: list[int] = torch.bincount(labels, minlength=classes).tolist()
+    """Return how often each class occurs in labels (n,) or (n, objects)."""
+    counts: list[int] = torch.bincount(labels.flatten(), minlength=classes).tolist()
     return counts
 
 

@@ -23,16 +23,19 @@ from robustcaps.models.cards import Settings
 from robustcaps.seeds import derive_seed, seeded
 from robustcaps.training.accuracy import predict, share_right
 from robustcaps.training.adversary import Adversary
-from robustcaps.training.checkpoint import Row, restore_checkpoint, write_checkpoint
+from robustcaps.training.checkpoint import Row, number, restore_checkpoint, write_checkpoint
 from robustcaps.training.health import count_classes, describe_guesses, has_collapsed, name_predictions
 from robustcaps.training.listener import Listener
 from robustcaps.training.samples import centre_crop, random_batches
+from robustcaps.training.targets import labels_to_learn, objects_in
 
 PROBE = 500
 """So many train samples, chosen at random, tell the train accuracy of an epoch."""
 FIRST_LOOK = 64
 """So many of them a model may look at to set its initial weights, and to tell its vital signs."""
 
+CHECKS = 4
+"""How often in an epoch, its end included, a training looks whether its `stop_error` is reached."""
 UNTRAINED = 500
 """After fewer steps a network may give few answers for want of training; running statistics lag behind, too."""
 
@@ -80,14 +83,16 @@ def fit(training: Training, model: Classifier) -> list[Row]:
     Each epoch depends on the weights before it and on (seed, epoch) alone, so a resumed run ends with the same bits.
     """
     settings, device = training.settings, training.device
-    images, labels = training.data.images.to(device), training.data.labels.to(device)
+    images, labels = training.data.images.to(device), labels_to_learn(training.data).to(device)
     rows = torch.randperm(len(images), generator=torch.Generator().manual_seed(derive_seed(settings.seed, 0)))[:PROBE]
-    probe = centre_crop(images[rows.to(device)], settings.size), training.data.labels[rows]
+    probe = centre_crop(images[rows.to(device)], settings.size), labels[rows.to(device)].cpu()
     optimizer = prepare(model.to(device), probe[0][:FIRST_LOOK], settings)
     log = restore_checkpoint(training.checkpoint, model, optimizer) if training.checkpoint.exists() else []
     training.listener.started(settings.epochs, training.steps, done=len(log))
     stop_if_collapsed(training, log, probe[1])
     for epoch in range(len(log) + 1, settings.epochs + 1):
+        if has_reached(settings, log):
+            break
         began = time.perf_counter()
         order = derive_seed(settings.seed, epoch, 0)
         batches = random_batches(images, labels, size=settings.size, steps=training.steps, seed=order)
@@ -100,6 +105,7 @@ def fit(training: Training, model: Classifier) -> list[Row]:
         write_log(training.log, log)
         training.listener.epoch_end(epoch, row)
         stop_if_collapsed(training, log, probe[1])
+    warn_if_missed(training, log)
     return log
 
 
@@ -123,11 +129,11 @@ def prepare(model: Classifier, images: Tensor, settings: Settings) -> Optimizer:
 def run_epoch(
     training: Training, model: Classifier, optimizer: Optimizer, batches: Iterator[tuple[Tensor, Tensor]], epoch: int
 ) -> tuple[float, float]:
-    """Train on every sample once; return the mean loss and the last learning rate."""
+    """Train on every sample once, or until `stop_error` is reached; return the mean loss and the last learning rate."""
     settings, steps, adversary = training.settings, training.steps, training.adversary
     total = settings.epochs * steps
     model.train()
-    loss_sum, lr = 0.0, 0.0
+    loss_sum, lr, seen = 0.0, 0.0, 0
     for step, (images, labels) in enumerate(batches, start=1):
         done = (epoch - 1) * steps + step - 1
         factor = lr_factor(done, total, warmup_steps=settings.warmup_steps, final_lr=settings.final_lr)
@@ -145,8 +151,50 @@ def run_epoch(
                 f"learning rate {lr:.3g}. {way_out(settings)}"
             ) from error
         loss_sum += loss * len(labels)
+        seen += len(labels)
         training.listener.step(epoch, step, steps, loss, lr)
-    return loss_sum / len(training.data), lr
+        if settings.stop_error is not None and step < steps and step % math.ceil(steps / CHECKS) == 0:
+            if is_good_enough(validation_accuracy(training, model), settings.stop_error):
+                break
+            model.train()
+    return loss_sum / seen, lr
+
+
+def has_reached(settings: Settings, log: list[Row]) -> bool:
+    """Tell whether a training is to stop before its last epoch: the held-out error of its last row is small enough.
+
+    It stops at the first of several looks an epoch that finds it so. Hinton et al. (2018) stopped likewise, by the test
+    error on familiar views (here: that on some test samples, or on train samples held out). To choose the nearest of
+    many checkpoints would come nearer to the wanted error, but train to the end for nothing, and pick an early
+    fluctuation or a late one by chance. The learning rate follows the schedule of the whole training, wherever that
+    ends. Chance makes the held-out error at the first crossing a little too small: it serves to stop, and what is
+    compared is measured on other samples.
+    """
+    accuracy = number(log[-1], "validation_accuracy") if log else None
+    return settings.stop_error is not None and is_good_enough(accuracy, settings.stop_error)
+
+
+def is_good_enough(accuracy: float | None, stop_error: float) -> bool:
+    """Tell whether no larger share than `stop_error` is wrong; rounding does not count."""
+    return accuracy is not None and 1 - accuracy <= stop_error + 1e-9
+
+
+def validation_accuracy(training: Training, model: Classifier) -> float | None:
+    """Return the accuracy on the held-out samples, if there are any; the model is in eval mode afterwards."""
+    if training.held is None:
+        return None
+    labels = labels_to_learn(training.held)
+    return share_right(predict(model, training.held.images.to(training.device), objects_in(labels)), labels)
+
+
+def warn_if_missed(training: Training, log: list[Row]) -> None:
+    """Say so if all epochs are over and the held-out error is still larger than it should be at the end."""
+    settings, accuracy = training.settings, number(log[-1], "validation_accuracy")
+    if settings.stop_error is not None and accuracy is not None and not has_reached(settings, log):
+        training.listener.warn(
+            f"{settings.stem} on {settings.data} has not come down to an error of {settings.stop_error:.1%} on the "
+            f"held-out samples: after all {settings.epochs} epochs it is {1 - accuracy:.1%}. These weights count."
+        )
 
 
 def take_step(
@@ -178,12 +226,11 @@ def lr_factor(step: int, steps: int, *, warmup_steps: int, final_lr: float) -> f
 
 def measure(training: Training, model: Classifier, probe: tuple[Tensor, Tensor]) -> Row:
     """Return the accuracies on train samples (also under the adversary) and on held-out ones, and signs of illness."""
-    held, adversary = training.held, training.adversary
+    adversary = training.adversary
     images, labels = probe
-    guesses = predict(model, images)
-    row: Row = {"train_accuracy": share_right(guesses, labels), "validation_accuracy": None}
-    if held is not None:
-        row["validation_accuracy"] = share_right(predict(model, held.images.to(training.device)), held.labels)
+    guesses = predict(model, images, objects_in(labels))
+    row: Row = {"train_accuracy": share_right(guesses, labels)}
+    row["validation_accuracy"] = validation_accuracy(training, model)
     if adversary is not None:
         row["robust_accuracy"] = adversary.robust_accuracy(model, images, labels, seed=training.settings.seed)
     row |= describe_guesses(guesses, training.settings.classes)

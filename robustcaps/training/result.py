@@ -7,7 +7,8 @@ import importlib.metadata
 import json
 import platform
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -16,10 +17,11 @@ from robustcaps.files import write_atomically
 from robustcaps.models.base import Classifier
 from robustcaps.models.cards import Card, Settings, card_file, digest_of, fill, read_tensors, write_weights
 from robustcaps.statistics import wilson
-from robustcaps.training.accuracy import predict
+from robustcaps.training.accuracy import predict, share_right
 from robustcaps.training.adversary import EXAM_SAMPLES, EXAM_STEPS
 from robustcaps.training.checkpoint import Row, number
 from robustcaps.training.loop import Training
+from robustcaps.training.targets import labels_to_learn, objects_in
 
 
 def finish(training: Training, model: Classifier, log: list[Row], test: Data, *, validation: str, command: str) -> Card:
@@ -27,12 +29,13 @@ def finish(training: Training, model: Classifier, log: list[Row], test: Data, *,
     settings = training.settings
     write_weights(training.weights, model, half=settings.half)
     fill(model, read_tensors(training.weights), where=str(training.weights))
-    right = int((predict(model, test.images.to(training.device)) == test.labels).sum())
-    low, high = wilson(right, len(test))
+    labels = labels_to_learn(test)
+    accuracy = share_right(predict(model, test.images.to(training.device), objects_in(labels)), labels)
+    low, high = wilson(round(accuracy * len(test)), len(test))
     card = Card(
         **settings.model_dump(),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        accuracy=right / len(test),
+        accuracy=accuracy,
         n_test=len(test),
         interval=(float(low), float(high)),
         validation_accuracy=number(log[-1], "validation_accuracy"),
@@ -62,15 +65,20 @@ def examine(training: Training, model: Classifier, test: Data) -> float | None:
 def command_line(settings: Settings, options: Iterable[str]) -> str:
     """Return the command that trains these weights again; `options` are the names of those that were given."""
     words = ["robustcaps", "train", settings.model, "--data", settings.data]
+    words += _assignments("--data-set", settings.data_options)
     named = ("tag", "seed", "epochs", "batch_size", "lr", "limit", "holdout", "adversary_eps", "adversary_steps")
-    for name in named:
+    for name in (*named, "holdout_test", "stop_error"):
         value = getattr(settings, name)
         words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
     words += [] if settings.half else ["--no-half"]
-    for name in options:
-        value = settings.options[name]
-        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    words += _assignments("--set", {name: settings.options[name] for name in options})
     return shlex.join(words)
+
+
+def _assignments(word: str, options: Mapping[str, Any]) -> list[str]:
+    """Return options as words of a command line."""
+    values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
+    return [part for name, value in values.items() for part in (word, f"{name}={value}")]
 
 
 def versions() -> dict[str, str]:

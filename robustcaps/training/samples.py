@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,11 +18,17 @@ from robustcaps.registry import DATASETS
 
 
 def load_train_split(
-    name: str, *, limit: int | None, data_dir: Path | str | None, progress: Callable[[int, int], None]
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    limit: int | None,
+    data_dir: Path | str | None,
+    progress: Callable[[int, int], None],
 ) -> Data:
     """Return the train split, uncropped where the dataset can leave the cropping to us."""
     uncropped = {"crop": False} if "crop" in options_schema(DATASETS.entry(name).factory).model_fields else {}
-    return load_data(name, split="train", limit=limit, data_dir=data_dir, progress=progress, **uncropped)
+    chosen = {**options, **uncropped}
+    return load_data(name, split="train", limit=limit, data_dir=data_dir, progress=progress, **chosen)
 
 
 def hold_out(data: Data, holdout: int) -> tuple[Data, Data | None, str]:
@@ -43,6 +50,14 @@ def hold_out(data: Data, holdout: int) -> tuple[Data, Data | None, str]:
     validation = data.select(held.nonzero().flatten())
     centred = replace(validation, images=centre_crop(validation.images, data.size))
     return data.select((~held).nonzero().flatten()), centred, f"{words} ({len(centred)} samples)"
+
+
+def hold_out_test(test: Data, count: int) -> tuple[Data, Data, str]:
+    """Split test samples into those to measure on and the last `count` to validate on; also say the latter in words."""
+    rest = len(test) - count
+    if rest < 1:
+        raise UserError(f"holdout_test={count}: leaves nothing of the {len(test)} test samples.")
+    return test.first(rest), test.select(torch.arange(rest, len(test))), f"the last {count} test samples"
 
 
 def centre_crop(images: Tensor, size: int) -> Tensor:

@@ -50,6 +50,17 @@ def test_a_limited_load_is_a_balanced_prefix(folder: Path) -> None:
     assert more.factors["instance"].nunique() == 5
 
 
+@pytest.mark.parametrize(("views", "count"), [("familiar-azimuths", 41), ("novel-elevations", 31)])
+def test_views_are_told_by_the_names_of_files(folder: Path, views: str, count: int) -> None:
+    """Here all azimuths are below 50 degrees, and a view in four is at each of the polar angles 0, 22, 44 and 66."""
+    data = load_data("eth80", data_dir=folder, views=views)
+    assert len(data) == 8 * 5 * count
+    assert data.labels[:8].sort().values.tolist() == list(range(8))
+    written = (data.images[:, 0, 0, 31] * 255).round().to(torch.int64)
+    assert written.tolist() == data.factors["azimuth"].tolist()
+    assert set(data.factors["polar"]) == ({0, 22, 44} if views == "novel-elevations" else {0, 22, 44, 66})
+
+
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [

@@ -36,6 +36,14 @@ def test_exported_toys_come_back_bit_for_bit(tmp_path: Path, split: str, gzipped
         assert (read.name, read.split, read.size, read.class_names) == ("smallnorb", split, 32, drawn.class_names)
 
 
+def test_views_are_those_of_the_toys(tmp_path: Path) -> None:
+    export_toys(tmp_path / "smallnorb", limit=60)
+    read = load_data("smallnorb", data_dir=tmp_path, views="familiar-elevations", limit=10)
+    drawn = load_data("toys", views="familiar-elevations", limit=10)
+    assert read.digest == drawn.digest
+    assert read.factors.equals(drawn.factors)
+
+
 def test_a_limit_reads_a_prefix(folder: Path) -> None:
     some, whole = (load_data("smallnorb", data_dir=folder, limit=limit) for limit in (3, 100))
     assert (len(some), len(whole)) == (3, 7)

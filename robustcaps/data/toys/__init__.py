@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from robustcaps.data.base import Data, Progress
-from robustcaps.data.protocol import CATEGORIES, EYES, SAMPLES, SEEN, Eyes, prepare
+from robustcaps.data.protocol import CATEGORIES, EYES, SAMPLES, SEEN, Eyes
 from robustcaps.data.toys.blocks import draw_blocks
 from robustcaps.data.toys.factors import sample_factors
+from robustcaps.data.views import Views, prepare_rows, rows_of
 from robustcaps.registry import DATASETS
 
 
@@ -23,12 +24,13 @@ def toys(
     progress: Progress | None,
     eyes: Eyes = "left",
     crop: bool = True,
+    views: Views = "all",
 ) -> Data:
     """Grey toy figures of 5 categories in all views and lights of smallNORB, drawn by the package; needs no files."""
-    count = min(limit or SAMPLES, SAMPLES)
-    samples = np.arange(count)
+    samples = rows_of(sample_factors(split, np.arange(SAMPLES)), views, limit)
+    blocks = draw_blocks(split, int(samples.max()) + 1, EYES[eyes])
     return Data(
-        images=prepare(draw_blocks(split, count, EYES[eyes]), count, crop=crop, progress=progress),
+        images=prepare_rows(blocks, samples, crop=crop, progress=progress),
         labels=torch.from_numpy(samples % len(CATEGORIES)),
         class_names=CATEGORIES,
         name="toys",
