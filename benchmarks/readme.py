@@ -78,8 +78,8 @@ def trust() -> str:
     """Return the verdicts on the zoo, its gradients by loss, and their figures."""
     folder = ROOT / "results" / "trust"
     parts = [
-        "`robustcaps run benchmarks/trust.toml`; *on logits* and *on the training loss* say what the textbook attack (PGD,",
-        "20 steps) climbs, *corrected* is what is left after all checks and remedies:",
+        "`robustcaps run benchmarks/trust.toml`; *on logits* and *on the training loss* say what the textbook attack",
+        "(PGD, 20 steps) climbs, *corrected* is what is left after all checks and remedies:",
         "",
         (folder / "verdicts.md").read_text(encoding="utf-8"),
         "Gradients of each loss at the images themselves, the check of Hinton et al. 2018:",

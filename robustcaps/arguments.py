@@ -33,7 +33,7 @@ def class_word(text: str | None) -> int | str | None:
 
 
 def assignments(settings: list[str] | None, word: str = "--set") -> dict[str, Any]:
-    """Return NAME=VALUE words after `word` as options; values are read as TOML, and as plain text where they are not."""
+    """Return NAME=VALUE words after `word` as options; values are read as TOML, else as plain text."""
     found: dict[str, Any] = {}
     for setting in settings or []:
         name, equals, value = setting.partition("=")
