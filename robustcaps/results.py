@@ -10,7 +10,14 @@ from typing import Any
 
 import pandas as pd
 
-from robustcaps.breakdowns import distances, target_matrix, transfer_matrix
+from robustcaps.breakdowns import (
+    compare_sizes,
+    distances,
+    size_sentences,
+    sizes_markdown,
+    target_matrix,
+    transfer_matrix,
+)
 from robustcaps.comparisons import compare_models, headlines, sentences
 from robustcaps.detection_tables import detection_markdown, tabulate_detection
 from robustcaps.diagnosis_tables import (
@@ -132,7 +139,7 @@ def _write_tables(out: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
 
 
 def write_breakdowns(out: Path) -> list[Path]:
-    """Write transfer, targets, distances and comparisons (.csv), each where the run has something to say about it."""
+    """Write transfer, targets, distances, comparisons (.csv) and minimal.md, each where there is something to say."""
     rows = read_rows(out)
     if rows.empty:
         return []
@@ -142,13 +149,26 @@ def write_breakdowns(out: Path) -> list[Path]:
         "distances": distances(rows),
         "comparisons": compare_models(with_worst_case(rows)),
     }
-    return _write_tables(out, tables)
+    return [*_write_tables(out, tables), *_write_sizes(out, rows, tables["distances"])]
+
+
+def _write_sizes(out: Path, rows: pd.DataFrame, sizes: pd.DataFrame) -> list[Path]:
+    """Write minimal.md: the means of the smallest perturbations, beside published ones; none where none were sought."""
+    path = out / "minimal.md"
+    if sizes[sizes["goal"] == "untargeted"].empty:
+        path.unlink(missing_ok=True)
+        return []
+    names = {model["label"]: model["name"] for model in read_record(out).get("models", ())}
+    write_atomically(path, sizes_markdown(sizes, names, size_sentences(compare_sizes(rows))))
+    return [path]
 
 
 def findings(out: Path) -> list[str]:
-    """Return in words which model of a run is more robust than which."""
+    """Return in words which model of a run is more robust than which, and which needs larger perturbations."""
     rows = read_rows(out)
-    return [] if rows.empty else sentences(headlines(compare_models(with_worst_case(rows))))
+    if rows.empty:
+        return []
+    return sentences(headlines(compare_models(with_worst_case(rows)))) + size_sentences(compare_sizes(rows))
 
 
 def write_models(out: Path) -> list[Path]:

@@ -67,7 +67,7 @@ class Workshop:
 
         One that a suite is still to train is built with fresh weights: enough to check the suite.
         """
-        _refuse(spec, "model", ("data", "device", "seed", "classes", "channels", "size"))
+        _refuse(spec, "model", ("device", "seed", "classes", "channels", "size"))
         device, execution = pick_device(self.setting.device), self.setting.execution
         execution.check(device)
         DATASETS.entry(data.use)

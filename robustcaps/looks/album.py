@@ -22,7 +22,7 @@ from robustcaps.looks.routing import vote_distances
 from robustcaps.looks.watching import watched
 from robustcaps.options import first_problem
 from robustcaps.results import read_record
-from robustcaps.suite import DataSpec, ModelSpec, Suite, parse_spec
+from robustcaps.suite import DataSpec, ModelSpec, Suite, meant_for, parse_spec
 from robustcaps.workshop import Workshop
 
 CLASSES = 3
@@ -77,7 +77,7 @@ def find_subjects(
 
 
 def _subjects_of_run(out: Path) -> list[Subject]:
-    """Return every model of a run's suite on each of its datasets."""
+    """Return every model of a run's suite on each dataset that it is for."""
     try:
         suite = Suite.model_validate(read_record(out)["suite"])
     except ValidationError as error:
@@ -85,7 +85,7 @@ def _subjects_of_run(out: Path) -> list[Subject]:
     several = len(suite.data) > 1
     subjects: dict[str, Subject] = {}
     for data in suite.data:
-        for model in suite.models:
+        for model in (each for each in suite.models if meant_for(each.data, data)):
             name = _free(_file_name(f"{model.label}-{data.label}" if several else model.label), subjects)
             subjects[name] = Subject(model, data, name)
     return list(subjects.values())
