@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from robustcaps.capsules.routing import (
@@ -88,7 +89,7 @@ def capsule_grid(features: Tensor, types: int) -> Tensor:
     Each capsule's components come from one position: the channels are split first, then moved behind the positions.
     """
     n, channels, height, width = features.shape
-    return features.view(n, types, channels // types, height * width).permute(0, 3, 1, 2)
+    return features.reshape(n, types, channels // types, height * width).permute(0, 3, 1, 2)
 
 
 def tempo(weights: Tensor) -> float:
@@ -142,8 +143,10 @@ class MatrixPrimaryCapsules(nn.Module):
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return poses (n, positions, types, 16) and activations (n, positions, types)."""
-        activations = self.activation(features).sigmoid()
-        return capsule_grid(self.pose(features), self.types), capsule_grid(activations, self.types).squeeze(-1)
+        parts = (self.pose, self.activation)  # one convolution for both: each wakes all threads
+        weight, bias = (torch.cat([part.get_parameter(name) for part in parts]) for name in ("weight", "bias"))
+        poses, logits = F.conv2d(features, weight, bias).split((self.types * POSE_SIZE, self.types), dim=1)
+        return capsule_grid(poses, self.types), capsule_grid(logits.sigmoid(), self.types).squeeze(-1)
 
     @torch.no_grad()
     def initialise(self, features: Tensor) -> None:

@@ -42,7 +42,7 @@ class FusedRouting(torch.autograd.Function):
             own = trace if keep else new_trace(layer, rows=1)
             route_samples(layer, own, parents, new_scratch(layer), bounds[first], bounds[last])
 
-        run_parts(work, len(bounds) - 1)
+        run_parts(work, len(bounds) - 1, size_of(layer))
         if keep:
             ctx.save_for_backward(*learned)
             ctx.setting, ctx.layer, ctx.trace = setting, layer, trace
@@ -61,7 +61,7 @@ class FusedRouting(torch.autograd.Function):
             scratch = new_window(layer), new_pulls(layer)
             pull_back_parts(layer, ctx.trace, parents, *scratch, totals, bounds, first, last)
 
-        run_parts(work, len(bounds) - 1)
+        run_parts(work, len(bounds) - 1, size_of(layer))
         g_poses, g_activations, g_packed, g_beta_a, g_beta_u, g_totals = (torch.from_numpy(x) for x in totals)
         g_activations += g_totals[:, None, None] * times_given(ctx.setting)[:, None]
         g_transforms = unpack_transforms(g_packed.sum(dim=0), transforms) if ctx.needs_input_grad[4] else None
@@ -96,6 +96,11 @@ def make_layer(
         rule=get_args(Activation).index(setting.activation),
         vectors=() if transforms.shape[-1] ** 2 == POSE else (True,),
     )
+
+
+def size_of(layer: Layer) -> int:
+    """Return how many assignments are computed: of all samples, in all iterations."""
+    return len(layer.poses) * len(layer.scales) * layer.uniform.size
 
 
 def new_trace(layer: Layer, rows: int) -> Trace:

@@ -25,12 +25,17 @@ def split(samples: int) -> Ints:
     return np.array([samples * part // parts for part in range(parts + 1)] if parts else [0])
 
 
-def run_parts(work: Callable[[int, int], None], parts: int) -> None:
+GRAIN = 100_000
+"""Assignments per thread that are worth starting one: about a millisecond of work."""
+
+
+def run_parts(work: Callable[[int, int], None], parts: int, size: int) -> None:
     """Call work(first part, last part) once on each of the threads that PyTorch may use, this one among them.
 
-    One long call each: threads that come back for more wait for each other to give Python back.
+    One long call each: threads that come back for more wait for each other to give Python back. `size` is how many
+    assignments are computed in all: few are not shared out.
     """
-    threads = max(1, min(torch.get_num_threads(), parts))
+    threads = max(1, min(torch.get_num_threads(), parts, 1 + size // GRAIN))
     (own, *others) = itertools.pairwise(parts * thread // threads for thread in range(threads + 1))
     if not others:
         work(*own)
