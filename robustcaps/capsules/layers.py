@@ -145,7 +145,7 @@ class MatrixPrimaryCapsules(nn.Module):
         """Return poses (n, positions, types, 16) and activations (n, positions, types)."""
         parts = (self.pose, self.activation)  # one convolution for both: each wakes all threads
         weight, bias = (torch.cat([part.get_parameter(name) for part in parts]) for name in ("weight", "bias"))
-        poses, logits = F.conv2d(features, weight, bias).split((self.types * POSE_SIZE, self.types), dim=1)
+        poses, logits = torch.split(F.conv2d(features, weight, bias), [self.types * POSE_SIZE, self.types], dim=1)
         return capsule_grid(poses, self.types), capsule_grid(logits.sigmoid(), self.types).squeeze(-1)
 
     @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, get_args
 
 import numpy as np
@@ -21,9 +22,9 @@ from robustcaps.capsules.kernels.cpu.packing import (
     zeros,
 )
 from robustcaps.capsules.kernels.cpu.threads import run_parts, split
-from robustcaps.capsules.kernels.cpu.votes import POSE, Layer, Trace, Window
+from robustcaps.capsules.kernels.cpu.votes import POSE, Floats, Ints, Layer, Trace, Window
 from robustcaps.capsules.kernels.fused import Setting, routed_by, times_given
-from robustcaps.capsules.routing.em import Activation
+from robustcaps.capsules.routing.em import Activation, Competition
 
 
 class FusedRouting(torch.autograd.Function):
@@ -34,12 +35,12 @@ class FusedRouting(torch.autograd.Function):
         """Route all samples; their trace is kept only if a backward pass may come."""
         layer = make_layer(setting, *learned)
         bounds = split(len(layer.poses))
-        trace = new_trace(layer, rows=len(layer.poses) if keep else 0)
+        trace = new_trace(layer, rows=len(layer.poses)) if keep else None
         routed = new_parents(layer)
         parents = Parents(*(x.numpy() for x in routed))
 
         def work(first: int, last: int) -> None:
-            own = trace if keep else new_trace(layer, rows=1)
+            own = trace or new_trace(layer, rows=1)
             route_samples(layer, own, parents, new_scratch(layer), bounds[first], bounds[last])
 
         run_parts(work, len(bounds) - 1, size_of(layer))
@@ -63,7 +64,8 @@ class FusedRouting(torch.autograd.Function):
 
         run_parts(work, len(bounds) - 1, size_of(layer))
         g_poses, g_activations, g_packed, g_beta_a, g_beta_u, g_totals = (torch.from_numpy(x) for x in totals)
-        g_activations += g_totals[:, None, None] * times_given(ctx.setting)[:, None]
+        if ctx.setting.activation == "mixture":
+            g_activations += g_totals[:, None, None] * times_given(ctx.setting)[:, None]
         g_transforms = unpack_transforms(g_packed.sum(dim=0), transforms) if ctx.needs_input_grad[4] else None
         return None, None, g_poses, g_activations, g_transforms, g_beta_a.sum(dim=0), g_beta_u.sum(dim=0)
 
@@ -76,9 +78,7 @@ def make_layer(
     setting: Setting, poses: Tensor, activations: Tensor, transforms: Tensor, beta_a: Tensor, beta_u: Tensor
 ) -> Layer:
     """Lay everything out as the kernels want it."""
-    windows = setting.wiring.windows.contiguous().numpy()
-    apart = np.arange(windows.size)[:, None]
-    groups = setting.wiring.rivals.contiguous().numpy() if setting.competition == "field" else apart
+    windows, groups, uniform = lay_out(setting, child_types=poses.shape[2], types=len(beta_a))
     offsets = setting.offsets if setting.offsets is not None else torch.zeros(1, POSE, dtype=torch.float32)
     return Layer(
         poses=as_array(poses),
@@ -87,15 +87,38 @@ def make_layer(
         offsets=as_array(offsets),
         windows=windows,
         groups=groups,
-        uniform=uniform_assignments(windows, groups, child_types=poses.shape[2], types=len(beta_a)),
+        uniform=uniform,
         beta_a=as_array(beta_a),
         beta_u=as_array(beta_u),
         scales=as_array(setting.inverse_temperature),
-        totals=as_array((activations.detach().sum(dim=2) * times_given(setting)).sum(dim=1)),
+        totals=as_array(total_activation(setting, activations.detach())),
         floor=float(setting.variance_floor),
         rule=get_args(Activation).index(setting.activation),
         vectors=() if transforms.shape[-1] ** 2 == POSE else (True,),
     )
+
+
+def lay_out(setting: Setting, *, child_types: int, types: int) -> tuple[Ints, Ints, Floats]:
+    """Return the windows, who competes, and the assignments at the start: the same at every call of a layer."""
+    wiring = setting.wiring
+    return _laid_out(wiring.windows, wiring.rivals, setting.competition, child_types, types)
+
+
+@functools.lru_cache(maxsize=16)
+def _laid_out(
+    windows: Tensor, rivals: Tensor, competition: Competition, child_types: int, types: int
+) -> tuple[Ints, Ints, Floats]:
+    """Do so once for each wiring; tensors are told apart by who they are, and nothing writes into these."""
+    slots: Ints = windows.contiguous().numpy()
+    groups: Ints = rivals.contiguous().numpy() if competition == "field" else np.arange(slots.size)[:, None]
+    return slots, groups, uniform_assignments(slots, groups, child_types=child_types, types=types)
+
+
+def total_activation(setting: Setting, activations: Tensor) -> Tensor:
+    """Return what all children give away (n,), which only a mixture's shares are measured against."""
+    if setting.activation != "mixture":
+        return activations.new_zeros(len(activations))
+    return (activations.sum(dim=2) * times_given(setting)).sum(dim=1)
 
 
 def size_of(layer: Layer) -> int:

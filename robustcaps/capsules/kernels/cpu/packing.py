@@ -19,7 +19,8 @@ def as_array(x: Tensor) -> Floats:
 
 def room(*shape: int) -> Floats:
     """Return an array to be written, aligned to cache lines as NumPy's are not: vectors across two lines are slow."""
-    return as_array(torch.empty(shape, dtype=torch.float32))
+    array: Floats = torch.empty(shape, dtype=torch.float32).numpy()
+    return array
 
 
 def zeros(*shape: int) -> Floats:

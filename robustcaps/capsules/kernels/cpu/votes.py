@@ -50,7 +50,10 @@ class Layer(NamedTuple):
     scales: Floats
     """lambda (T,)."""
     totals: Floats
-    """(n,): the sum of r_ij over all children and parents; it stays the same, since each child gives itself whole."""
+    """(n,): the sum of r_ij over all children and parents; it stays the same, since each child gives itself whole.
+
+    Of a mixture; 0 for the other rules, which do not ask for it.
+    """
     floor: float
     rule: int
     """What activates a parent: `COST`, `MEAN_COST` or `MIXTURE`."""
