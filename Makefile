@@ -29,11 +29,8 @@ perf: $(READY)           ## speed and memory against the textbook, side by side 
 	$(BIN)/python -m benchmarks.perf
 	$(BIN)/python benchmarks/readme.py
 
-results: $(READY)        ## the reference runs that the README shows; about two hours
-	$(BIN)/robustcaps run benchmarks/quick.toml --out results/quick
-	$(BIN)/robustcaps run benchmarks/all-attacks.toml --out results/all-attacks
-	$(BIN)/robustcaps run benchmarks/ablation.toml --out results/ablation
-	$(BIN)/robustcaps run benchmarks/trust.toml --out results/trust
+results: $(READY)        ## the reference runs that the README shows; hours: see `robustcaps check benchmarks/full.toml`
+	$(BIN)/robustcaps run benchmarks/full.toml --out results
 	$(BIN)/python -m benchmarks.calibration
 	$(BIN)/python benchmarks/readme.py
 

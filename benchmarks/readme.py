@@ -91,6 +91,20 @@ def trust() -> str:
     return "\n".join(parts)
 
 
+def claims() -> str:
+    """Return what papers claim and what is found, and the figures of the published results."""
+    figures = {
+        "accuracy against eps, beside the published curves": "attacks/figures/accuracy",
+        "smallest perturbations in L2, beside the published means": "minimal-l2/figures/means",
+        "votes attacked, and the routed network": "vote/figures/accuracy",
+        "from which model to which": "blackbox/figures/transfer",
+        "novel viewpoints": "viewpoints/figures/views",
+        "past the detector": "detect/figures/detection",
+    }
+    drawings = [f"![{words}](results/{name}.png)" for words, name in figures.items()]
+    return "\n".join([(ROOT / "results" / "claims.md").read_text(encoding="utf-8"), *drawings])
+
+
 def calibration() -> str:
     """Return recall and false alarms on the collection."""
     return (ROOT / "results" / "calibration" / "report.md").read_text(encoding="utf-8").rstrip()
@@ -100,6 +114,7 @@ SECTIONS = {
     "results": results,
     "ablation": ablation,
     "calibration": calibration,
+    "claims": claims,
     "attacks": attacks,
     "passes": passes,
     "perf": perf,

@@ -26,7 +26,9 @@ new_app = typer.Typer(help="Files to start a plugin of your own from.", no_args_
 app.add_typer(new_app, name="new")
 console = Console(emoji=False)  # cnn:a: is a name
 
-SuiteFile = Annotated[Path, typer.Argument(help="A suite: a TOML file such as benchmarks/quick.toml.")]
+SuiteFile = Annotated[
+    Path, typer.Argument(help="A suite, such as benchmarks/quick.toml, or several: benchmarks/full.toml.")
+]
 OutFolder = Annotated[Path, typer.Argument(help="The out folder of a run.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Compiled = Annotated[
@@ -57,9 +59,8 @@ def run(
 ) -> None:
     """Run a suite: train what it trains, attack every model, write tables and figures. Nothing finished is repeated."""
     from robustcaps import console as show
-    from robustcaps.results import findings, read_rows
+    from robustcaps.console_runs import show_run
     from robustcaps.runner import run as run_suite
-    from robustcaps.tables import violations
 
     with show.RunBars(console) as bars:
         result = run_suite(
@@ -75,25 +76,7 @@ def run(
             listener=bars,
             training_listener=bars.training,
         )
-    if not result.table.empty:
-        show.show_summary(console, result.table)
-        show.show_violations(console, violations(read_rows(result.out)))
-        show.show_findings(console, findings(result.out))
-    show.show_verdicts(console, result.verdicts)
-    if result.computed == 0:
-        console.print(f"Nothing to compute: all {result.reused} cells were finished before.")
-    show.show_files(console, result.files)
-    for reason in result.untrained:
-        console.print(f"[red]not trained[/]: {escape(reason)}", soft_wrap=True, highlight=False)
-    if result.failures:
-        for failure in result.failures:
-            console.print(show.failure_line(failure), soft_wrap=True, highlight=False)
-        console.print(
-            f"{len(result.failures)} cells failed; their tracebacks are in {result.out}/cells/*.failed.json. "
-            "Retry just these with the same command.",
-            soft_wrap=True,
-            highlight=False,
-        )
+    show_run(console, result)
     if result.failures or result.untrained:
         raise typer.Exit(1)
 
@@ -101,32 +84,10 @@ def run(
 @app.command()
 def check(suite: SuiteFile, device: Device = "auto", data_dir: DataDir = None, plugin: Plugins = None) -> None:
     """Check a suite without running it: every name, option, weight and dataset; say how long it will take."""
-    from robustcaps.estimate import describe_machine, estimate, in_words
-    from robustcaps.plan import make_plan
-    from robustcaps.suite import load_suite
-    from robustcaps.workshop import Setting, Workshop
+    from robustcaps.console_runs import show_checks
+    from robustcaps.workshop import Setting
 
-    workshop = Workshop(Setting(data_dir, device, tuple(plugin or ())))
-    loaded = load_suite(suite)
-    cells = make_plan(loaded, workshop, source=str(suite))
-    for spec in loaded.models:
-        if spec.train is not None:
-            asked = ", ".join(f"{key} {value}" for key, value in spec.train.model_dump(exclude_none=True).items())
-            console.print(f"trains {escape(spec.label)} first: {asked}", soft_wrap=True, highlight=False)
-    for cell in cells:
-        console.print(f"{cell.id}  {escape(cell.label)}: {cell.rows} rows", soft_wrap=True, highlight=False)
-    lines = estimate(loaded, cells, workshop)
-    for line in lines:
-        training = f", and {in_words(line.training)} of training" if line.training else ""
-        speed = f"{1000 * line.speed.forward:.2g} ms per image, {1000 * line.speed.gradient:.2g} with its gradient"
-        text = f"{line.model} on {line.data}: about {in_words(line.work)} at most{training} ({speed})"
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
-    rows, passes = sum(cell.rows for cell in cells), sum(cell.work for cell in cells)
-    console.print(
-        f"{suite}: fine. {len(cells)} cells, {rows:,} rows, about {passes:,.0f} forward passes at most: "
-        f"about {in_words(sum(line.total for line in lines))} at most, on this machine ({describe_machine(device)}).",
-        soft_wrap=True,
-    )
+    show_checks(console, suite, Setting(data_dir, device, tuple(plugin or ())))
 
 
 @app.command("list")
@@ -339,19 +300,25 @@ def table(
     """Make table.csv and the other tables again from the stored rows, and print the first."""
     from robustcaps import console as show
     from robustcaps.diagnosis_tables import verdicts_markdown
+    from robustcaps.overview import parts_of, write_overview
     from robustcaps.results import read_table, read_verdicts, write_tables
     from robustcaps.tables import markdown as as_markdown
 
-    files, summary, verdicts = write_tables(out), read_table(out), read_verdicts(out)
-    if markdown:
-        for goal in () if summary.empty else summary["goal"].unique():
-            typer.echo(as_markdown(summary, goal))
-        if not verdicts.empty:
-            typer.echo(verdicts_markdown(verdicts))
-        return
-    show.show_summary(console, summary)
-    show.show_verdicts(console, verdicts)
-    show.show_files(console, files)
+    files = []
+    for part in parts_of(out):
+        files += write_tables(part)
+        summary, verdicts = read_table(part), read_verdicts(part)
+        if markdown:
+            for goal in () if summary.empty else summary["goal"].unique():
+                typer.echo(as_markdown(summary, goal))
+            if not verdicts.empty:
+                typer.echo(verdicts_markdown(verdicts))
+        else:
+            show.show_summary(console, summary)
+            show.show_verdicts(console, verdicts)
+    files += write_overview(out)
+    if not markdown:
+        show.show_files(console, files)
 
 
 @app.command()
@@ -387,6 +354,7 @@ def figures(
     """Draw the figures again from the stored rows; or look inside capsule networks, with --routing or --decoder."""
     from robustcaps import console as show
     from robustcaps.looks import album
+    from robustcaps.overview import parts_of
     from robustcaps.results import write_figures
     from robustcaps.workshop import Setting, Workshop
 
@@ -396,7 +364,9 @@ def figures(
     if not looking and (samples, model, data, weights) != (None,) * 4:
         raise UserError("--samples, --model, --data, --weights: say what to look at, with --routing or --decoder.")
     folder = out or Path("out")
-    files = write_figures(folder, published=published) if published is not None or not looking else []
+    files = []
+    if published is not None or not looking:
+        files += [file for part in parts_of(folder) for file in write_figures(part, published=published)]
     if looking:
         chosen = None if samples is None else sample_numbers(samples)
         workshop = Workshop(Setting(data_dir, device, tuple(plugin or ())))
@@ -414,9 +384,10 @@ def figures(
 def report(out: OutFolder) -> None:
     """Write report.html again: one page with the figures, the numbers and how they came about."""
     from robustcaps import console as show
+    from robustcaps.overview import parts_of, write_overview
     from robustcaps.results import write_report
 
-    show.show_files(console, [write_report(out)])
+    show.show_files(console, [*(write_report(part) for part in parts_of(out)), *write_overview(out)])
 
 
 @new_app.command("attack")

@@ -83,8 +83,14 @@ class RunBars(_Bars, engines.Listener):
         task = self.bars.add_task(description)
         return lambda done, total: self.bars.update(task, completed=done, total=total)
 
+    def suite_started(self, name: str, number: int, count: int) -> None:
+        self.console.rule(f"{escape(name)} ({number} of {count})", align="left")
+
     def run_started(self, cells: Sequence[Work], finished: Sequence[Work]) -> None:
-        self.cells = (0, len(cells))
+        self.cells, self.done = (0, len(cells)), 0.0
+        if self.overall is not None:
+            self.bars.remove_task(self.overall)
+            self.overall = None
         if finished:
             self.console.print(f"{len(finished)} of {len(cells) + len(finished)} cells are finished already.")
         if cells:

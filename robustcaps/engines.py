@@ -17,6 +17,9 @@ from robustcaps.workshop import Setting, Workshop
 class Listener:
     """Hears how a run goes on; this one says nothing. The command line brings one with progress bars."""
 
+    def suite_started(self, name: str, number: int, count: int) -> None:
+        """The suite with this number begins, of so many in a collection."""
+
     def data_prepared(self, done: int, total: int) -> None:
         """So many samples of a dataset are ready."""
 

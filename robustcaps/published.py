@@ -63,6 +63,16 @@ def published_size(model: str, data: str, attack: str) -> float | None:
     return sizes[kinds[0]] if kinds and sizes else None
 
 
+def published_sizes(data: str) -> dict[str, dict[str, float]]:
+    """Return the published means on a dataset, by kind of network and attack; none where no paper has it."""
+    known = {attack: sizes for (name, attack), sizes in _SIZES.items() if name == data}
+    return {
+        kind: {attack: sizes[place] for attack, sizes in known.items()}
+        for place, kind in enumerate(("CNN", "capsules"))
+        if known
+    }
+
+
 VIEWS_SOURCE = "Hinton et al. 2018, table 2"
 _VIEWS = {
     "azimuths": {"CNN": (0.037, 0.200), "matrix capsules": (0.037, 0.135)},
@@ -74,6 +84,12 @@ _VIEWS = {
 def published_views(by: str) -> dict[str, dict[str, float]]:
     """Return the published errors on familiar and on novel azimuths or elevations, by model."""
     return {model: dict(zip(("familiar", "novel"), pair, strict=True)) for model, pair in _VIEWS[by].items()}
+
+
+OVERLAP_SOURCE = "Sabour et al. 2017, table 1; far larger networks, trained on 60 million pairs"
+OVERLAP_DATA = "multimnist"
+OVERLAP = {"capsules": 0.948, "CNN": 0.919}
+"""The share of MultiMNIST images with both digits right; capsules with reconstruction."""
 
 
 ERRORS_SOURCE = "Hinton et al. 2018, table 1 (smallNORB, networks with A = B = C = D = 32)"

@@ -23,10 +23,20 @@ from robustcaps.execution import Execution
 from robustcaps.files import write_atomically
 from robustcaps.models.zoo import model_options, trained_card
 from robustcaps.outcome import Outcome
+from robustcaps.overview import write_collection, write_overview
 from robustcaps.plan import Work, make_plan
 from robustcaps.results import read_table, read_verdicts, write_figures, write_report, write_tables
 from robustcaps.store import Store
-from robustcaps.suite import DataSpec, ModelSpec, Suite, load_suite, meant_for
+from robustcaps.suite import (
+    Collection,
+    DataSpec,
+    ModelSpec,
+    Suite,
+    is_collection,
+    load_collection,
+    load_suite,
+    meant_for,
+)
 from robustcaps.trained import train_models
 from robustcaps.workshop import Setting, Workshop, has_card
 
@@ -48,6 +58,8 @@ class Run:
     """Whether that can be trusted, as far as the suite asks."""
     untrained: tuple[str, ...] = ()
     """Which models of the suite could not be trained, and why; they are in no table."""
+    parts: tuple[Run, ...] = ()
+    """Of a collection, the runs of its suites."""
 
 
 def run(
@@ -68,31 +80,77 @@ def run(
 
     Models that the suite trains are trained first. Finished trainings and cells are not repeated.
     `compile` and `autocast` (bfloat16) are quicker on a GPU and round otherwise: their cells are cells of their own.
+    A collection of suites is run suite by suite, each into a folder of its own in the folder.
     """
-    listener = listener or Listener()
-    began = time.perf_counter()
-    carry = pick_engine(engine)
-    source = Path(suite)
     execution = Execution(compile=compile, autocast=autocast)
     setting = Setting(Path(data_dir) if data_dir else None, device, tuple(map(Path, plugins)), execution)
+    source = Path(suite)
+    collection = load_collection(source)
+    how = _How(engine, batch_size, setting, listener or Listener(), training_listener or training.Listener())
+    pick_engine(engine)
+    folder = Path(out) if out else Path("out") / collection.name
+    if not is_collection(source):
+        return _run_suite(source, folder, how)
+    for member in collection.suites:  # names mistakes beforehand: the first suite may take hours
+        make_plan(load_suite(member), Workshop(setting), source=str(member), progress=how.listener.data_prepared)
+    return _run_collection(collection, folder, how)
+
+
+@dataclass(frozen=True)
+class _How:
+    """What all suites of a run share."""
+
+    engine: str
+    batch_size: int | None
+    setting: Setting
+    listener: Listener
+    training_listener: training.Listener
+
+
+def _run_collection(collection: Collection, folder: Path, how: _How) -> Run:
+    """Run one suite after the other, then write what stands above them."""
+    parts = []
+    names = [load_suite(member).name for member in collection.suites]
+    for number, (member, name) in enumerate(zip(collection.suites, names, strict=True), start=1):
+        how.listener.suite_started(name, number, len(names))
+        parts.append(_run_suite(member, folder / name, how))
+        write_collection(folder, collection.name, collection.title, names[:number])
+    return Run(
+        folder,
+        sum(part.computed for part in parts),
+        sum(part.reused for part in parts),
+        tuple(failure for part in parts for failure in part.failures),
+        tuple(write_overview(folder)),
+        pd.concat([part.table for part in parts], ignore_index=True),
+        pd.concat([part.verdicts for part in parts], ignore_index=True),
+        tuple(reason for part in parts for reason in part.untrained),
+        tuple(parts),
+    )
+
+
+def _run_suite(source: Path, folder: Path, how: _How) -> Run:
+    """Train what a suite trains, compute what is missing, write everything that it shows."""
+    listener, setting = how.listener, how.setting
+    began = time.perf_counter()
     workshop = Workshop(setting)
     loaded = load_suite(source)
-    if batch_size is not None:
-        loaded = loaded.model_copy(update={"batch_size": batch_size})
-    store = Store(Path(out) if out else Path("out") / loaded.name)
+    if how.batch_size is not None:
+        loaded = loaded.model_copy(update={"batch_size": how.batch_size})
+    store = Store(folder)
     untrained: list[str] = []
     if any(spec.train for spec in loaded.models):
         make_plan(loaded, workshop, source=str(source), progress=listener.data_prepared)  # names mistakes beforehand
-        loaded, untrained = train_models(loaded, store.folder, setting, training_listener or training.Listener())
+        loaded, untrained = train_models(loaded, store.folder, setting, how.training_listener)
     cells = make_plan(loaded, workshop, source=str(source), progress=listener.data_prepared)
     store.prepare()
     finished = [cell for cell in cells if store.has(cell)]
     missing = list({cell.id: cell for cell in cells if not store.has(cell)}.values())
-    origin = {"commit": commit(Path(__file__).parent), "engine": engine, "device": str(pick_device(device))}
+    place = str(pick_device(setting.device))
+    origin = {"commit": commit(Path(__file__).parent), "engine": how.engine, "device": place}
     _write_record(store, loaded, source, cells, origin)
     listener.run_started(missing, finished)
     failures = []
-    for outcome in carry(missing, workshop, listener):
+    for outcome in pick_engine(how.engine)(missing, workshop, listener):
         _keep(store, outcome)
         listener.cell_ended(outcome)
         if outcome.rows is None:

@@ -183,7 +183,11 @@ class FigureSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     published: bool = False
-    """Draw the curves of Hinton et al. (2018) beside ours."""
+    """Draw what papers printed beside ours: curves of Hinton et al. (2018), mean sizes of Michels et al. (2019)."""
+
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""What suites may be called: it is the name of a folder."""
 
 
 class Suite(BaseModel):
@@ -191,7 +195,7 @@ class Suite(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=NAME)
     title: str = ""
     seeds: list[Annotated[int, Field(ge=0, le=LARGEST_SEED)]] = Field(default=[0], min_length=1)
     batch_size: Annotated[int, Field(ge=1)] = 64
@@ -219,8 +223,47 @@ def parse_spec(kind: type[SpecType], content: dict[str, Any]) -> SpecType:
         raise UserError(first_problem(error)) from error
 
 
+class Collection(BaseModel):
+    """Several suites that are run one after the other, each into a folder of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=NAME)
+    title: str = ""
+    suites: list[Path] = Field(min_length=1)
+    """Their files, seen from the collection's own folder."""
+
+
+ContentType = TypeVar("ContentType", Suite, Collection)
+
+
 def load_suite(path: Path) -> Suite:
     """Read and validate a suite file; a mistake is named with the file and the place in it."""
+    return _validated(Suite, _read(path), path)
+
+
+def load_collection(path: Path) -> Collection:
+    """Read a file that names suites (`suites = [...]`); a suite's own file is a collection of one."""
+    content = _read(path)
+    if "suites" not in content:
+        suite = _validated(Suite, content, path)
+        return Collection(name=suite.name, title=suite.title, suites=[path])
+    found = _validated(Collection, content, path)
+    files = [path.parent / file for file in found.suites]
+    names = [load_suite(file).name for file in files]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{path}: suites: two of them are called '{name}', and would share a folder.")
+    return found.model_copy(update={"suites": files})
+
+
+def is_collection(path: Path) -> bool:
+    """Tell whether a file names suites instead of being one."""
+    return "suites" in _read(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what a TOML file says, with its name."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -229,11 +272,15 @@ def load_suite(path: Path) -> Suite:
         raise UserError(f"{path}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from error
-    content.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "-", path.stem))
+    return {"name": re.sub(r"[^A-Za-z0-9._-]", "-", path.stem), **content}
+
+
+def _validated(kind: type[ContentType], content: dict[str, Any], path: Path) -> ContentType:
+    """Return the content as a suite or a collection, or say what is wrong in which file."""
     for key in content:
-        if key not in Suite.model_fields:
-            raise UserError(f"{path}: unknown key '{key}'. {did_you_mean(key, Suite.model_fields)}")
+        if key not in kind.model_fields:
+            raise UserError(f"{path}: unknown key '{key}'. {did_you_mean(key, kind.model_fields)}")
     try:
-        return Suite.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         raise UserError(f"{path}: {first_problem(error)}") from error

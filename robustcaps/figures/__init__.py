@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from robustcaps.breakdowns import smallest_sizes, target_matrix, transfer_matrix
+from robustcaps.breakdowns import distances, smallest_sizes, target_matrix, transfer_matrix
 from robustcaps.diagnosis_tables import tabulate_gradients
 from robustcaps.figures.cost import comparable, draw_cost
 from robustcaps.figures.curves import draw_all_curves
@@ -15,7 +15,7 @@ from robustcaps.figures.detection import draw_detection
 from robustcaps.figures.diagnoses import draw_gradients, draw_verdicts
 from robustcaps.figures.maps import draw_target_maps, draw_transfer_map
 from robustcaps.figures.overlap import draw_overlap
-from robustcaps.figures.sizes import draw_sizes
+from robustcaps.figures.sizes import draw_means, draw_sizes
 from robustcaps.figures.style import STYLE, save
 from robustcaps.figures.views import draw_views
 
@@ -31,6 +31,10 @@ def draw_all(table: pd.DataFrame, rows: pd.DataFrame, *, published: bool = False
         yield "cost", draw_cost(table)
     if not (sizes := smallest_sizes(rows)).empty:
         yield "distances", draw_sizes(sizes)
+        found = distances(rows)
+        in_l2 = found[(found["norm"] == "l2") & (found["goal"] == "untargeted")]
+        if published and not in_l2.empty:
+            yield "means", draw_means(in_l2)
     if not (transferred := transfer_matrix(rows)).empty:
         yield "transfer", draw_transfer_map(transferred)
     if not (targeted := target_matrix(rows)).empty:

@@ -56,7 +56,7 @@ def draw_curves(part: pd.DataFrame, curve: Curve, *, published: bool = False) ->
     attacks = list(part["attack"].unique())
     style: Any = {**sns.axes_style("whitegrid"), **STYLE}
     with mpl.rc_context(style):
-        legend = _legend(colours, attacks, published=published)
+        legend = _legend(colours, attacks, published=published and "linf" in set(part["norm"]))
         figure = Figure(figsize=(4.6 * len(panels) + 2.6, height(len(legend))), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axis, ((data, norm, unit), panel) in zip(axes, panels, strict=True):

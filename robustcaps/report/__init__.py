@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,8 @@ def render_report(
     `checks` are the rows of verdicts, `gradients` the table of gradients by loss, `asked` those of detection,
     overlap and views by name; each may be empty.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
-    )
     pictures = [(path.stem, _inline(path)) for path in figures if path.suffix == ".svg"]
-    return environment.get_template("page.html").render(
+    return _template("page.html").render(
         record=record,
         title=record["suite"]["title"] or record["suite"]["name"],
         sections=list(_sections(table)),
@@ -49,6 +46,25 @@ def render_report(
         published_overlap=PUBLISHED,
         failed=[cell for cell in record["cells"] if cell["status"] != "finished"],
     )
+
+
+def render_overview(collection: Mapping[str, Any], suites: Sequence[Mapping[str, Any]], claims: pd.DataFrame) -> str:
+    """Return the page above the suites of a collection: what papers claim and what was found, then each suite."""
+    found = dict(claims["finding"].value_counts())
+    return _template("overview.html").render(
+        title=collection["title"] or collection["name"],
+        suites=suites,
+        claims=claims.to_dict("records"),
+        counts={word: found.get(word, 0) for word in ("agrees", "differs", "undecided")},
+    )
+
+
+def _template(name: str) -> jinja2.Template:
+    """Return a page that escapes whatever it is given."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.get_template(name)
 
 
 def _inline(path: Path) -> Markup:
