@@ -83,9 +83,10 @@ def as_data(data: Data | tuple[Tensor, Tensor]) -> Data:
     """Return data as it is, or a pair of tensors (images, labels) as data."""
     if isinstance(data, Data):
         return data
-    images, labels = data
-    if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
+    pair = tuple(data) if isinstance(data, (tuple, list)) else ()
+    if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
         raise UserError("data: must be a dataset of load_data, or a pair of tensors (images, labels).")
+    images, labels = pair
     classes = int(labels.max()) + 1 if len(labels) else 0
     return Data(images, labels, class_names=tuple(map(str, range(classes))))
 

@@ -44,8 +44,9 @@ class Jittered(nn.Module):
         self.sigma = sigma
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the outputs for noisy images."""
-        outputs: Tensor = self.model(images + self.sigma * torch.randn_like(images))
+        """Return the outputs for noisy images; none leaves [0,1], and gradients pass as if none had wanted to."""
+        noisy = (images + self.sigma * torch.randn_like(images)).clamp(0.0, 1.0)
+        outputs: Tensor = self.model(noisy.detach() + (images - images.detach()))
         return outputs
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from robustcaps.attacks.guard import proposal_violations
 from robustcaps.diagnostics.base import Finding, diagnostic
 from robustcaps.diagnostics.case import Case
+from robustcaps.diagnostics.subject import ModelFailed
 from robustcaps.diagnostics.textbook import textbook_attack
 from robustcaps.errors import UserError
 
@@ -55,11 +56,10 @@ def unfit(case: Case) -> str:
         case.subject(case.all_images[:1])
     except UserError as error:
         return str(error).rstrip(".")
-    except Exception as error:  # noqa: BLE001  whatever a model raises, it is told, not thrown
-        line = str(error).strip().partition("\n")[0]
+    except ModelFailed as error:
         asked = "one image" if "outputs" in vars(case) else "images"
         way_out = "it must take any number of them" if "outputs" in vars(case) else "has it another input size?"
-        return f"the model fails on {asked} of shape {shape}: {type(error).__name__}: {line}; {way_out}"
+        return f"the model fails on {asked} of shape {shape}: {error}; {way_out}"
     if not outputs.is_floating_point() or outputs.shape[1] <= int(case.all_labels.max()):
         return f"the model tells {outputs.shape[1]} classes apart, but the labels go up to {int(case.all_labels.max())}"
     if not bool(torch.isfinite(outputs).all(1).any()):

@@ -14,6 +14,10 @@ from torch import Tensor, nn
 from robustcaps.errors import UserError
 
 
+class ModelFailed(Exception):  # noqa: N818  as TrainingFailed and PluginFailed are
+    """The examined model raised, or tried to exit, when it was asked about images."""
+
+
 class Subject(nn.Module):
     """Any module from images to outputs (n, classes), as attacks can work on it.
 
@@ -37,7 +41,10 @@ class Subject(nn.Module):
     def answer(self, images: Tensor) -> Tensor:
         """Return the model's own outputs, checked; the model gets a copy, which it may overwrite."""
         with self._own_generators():
-            outputs = self.model(images.clone())
+            try:
+                outputs = self.model(images.clone())
+            except (Exception, SystemExit) as error:
+                raise ModelFailed(f"{type(error).__name__}: {_first_line(error)}") from error
         if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(images):
             what = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
             n = len(images)
@@ -69,7 +76,7 @@ class _Shield(torch.autograd.Function):
         with torch.enable_grad():
             try:
                 ctx.outputs = subject.answer(ctx.images)
-            except RuntimeError as error:  # such as numpy() on a tensor that wants a gradient
+            except ModelFailed as error:  # such as numpy() on a tensor that wants a gradient
                 subject.complaint = _first_line(error)
                 ctx.outputs = subject.answer(images.detach())
         outputs: Tensor = ctx.outputs
@@ -79,7 +86,7 @@ class _Shield(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         try:
             (found,) = torch.autograd.grad(ctx.outputs, ctx.images, gradients[0], allow_unused=True)
-        except RuntimeError as error:  # such as outputs without a graph
+        except Exception as error:  # noqa: BLE001  such as outputs without a graph, or a backward pass that raises
             ctx.subject.complaint = _first_line(error)
             found = None
         return torch.zeros_like(ctx.images) if found is None else found, None

@@ -17,6 +17,7 @@ from robustcaps.diagnostics.base import Diagnostic, Finding
 from robustcaps.diagnostics.case import Case, Contest, Textbook, TextbookLoss
 from robustcaps.diagnostics.contest import fooled_in_all
 from robustcaps.diagnostics.soundness import unfit
+from robustcaps.diagnostics.subject import ModelFailed
 from robustcaps.diagnostics.textbook import textbook_attack
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.evaluation import as_data
@@ -28,6 +29,7 @@ from robustcaps.statistics import wilson
 
 Status = Literal["trusted", "suspicious", "masked"]
 COLUMNS = ("check", "kind", "flagged", "proof", "value", "threshold", "words", "meaning", "source", "remedy")
+ANY_IMAGE = "it must answer every image in [0,1]"
 UNFIT = "The model cannot be judged: it must answer images (n, channels, height, width) with outputs (n, classes)."
 
 
@@ -92,8 +94,10 @@ def diagnose(
         problem = unfit(case)
         if problem:
             return _no_verdict(case, problem)
-        findings = list(_told(chosen, case, progress))
-        return _verdict(case, findings)
+        try:
+            return _verdict(case, list(_told(chosen, case, progress)))
+        except ModelFailed as error:
+            return _no_verdict(case, f"the model fails on images that an attack tries: {error}; {ANY_IMAGE}")
 
 
 def load_diagnostic(check: str | Mapping[str, Any]) -> Diagnostic:

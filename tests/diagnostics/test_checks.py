@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -162,6 +164,47 @@ def test_a_model_in_inference_mode_has_no_gradient():
     assert line["flagged"] and line["proof"]
 
 
+class Refusing(nn.Module):
+    """Raises when a gradient is wanted: on the way there, or on the way back."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.model, self.where = net(), where
+
+    def forward(self, images):
+        if images.requires_grad and self.where == "forward":
+            raise ValueError("no gradients for you")
+        outputs = self.model(images)
+        if outputs.requires_grad and self.where == "backward":
+            outputs.register_hook(self.refuse)
+        return outputs
+
+    @staticmethod
+    def refuse(gradient):
+        raise ValueError("no gradients for you")
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_model_that_refuses_gradients_has_none(where):
+    line = only(Refusing(where), "zero-gradient")
+    assert line["flagged"] and line["proof"]
+
+
+def test_every_remedy_asks_about_images_in_the_box():
+    """Noise around an image once left [0,1], where a table of grey levels has no entry."""
+    table = torch.linspace(0, 1, 16)
+    rough = Then(net(), lambda z: z + 0.3 * torch.sin(300 * z))
+    model = First(lambda x: 0.5 * table[(15 * x).round().long()] + 0.5 * x, rough)
+    verdict = rc.diagnose(model, DATA, EPS, checks=["adaptive", "loss-surface"])
+    assert "smoothed gradients" in set(verdict.attacks["attack"]) and not np.isnan(verdict.corrected)
+
+
+def only_known(images):
+    if not all((DATA.images == image).flatten(1).all(1).any() for image in images):
+        raise ValueError("never seen")
+    return images
+
+
 def constant(value: float) -> nn.Module:
     return Then(net(), lambda z: torch.full_like(z, value))
 
@@ -176,6 +219,11 @@ def constant(value: float) -> nn.Module:
         (Listing(), "not list"),
         (nn.Sequential(nn.Flatten(), nn.Linear(100, 5)), "has it another input size"),
         (Then(net(), torch.neg), "no image right"),
+        (First(lambda _: sys.exit(3), net()), "SystemExit: 3"),
+        (
+            First(only_known, net()),
+            "fails on images that an attack tries: ValueError: never seen; it must answer",
+        ),
         (First(lambda x: x.view(30, 1, 28, 28), net()), "fails on one image .* must take any number of them"),
     ],
 )
@@ -249,3 +297,5 @@ def test_other_functions_are_refused():
         rc.diagnostic("odd")(lambda model, data: None)
     with pytest.raises(UserError, match="must be an nn"):
         rc.diagnose("cnn", DATA)
+    with pytest.raises(UserError, match=r"a pair of tensors \(images, labels\)"):
+        rc.diagnose(net(), DATA.images)
