@@ -71,30 +71,39 @@ def _legend() -> list[Line2D]:
 
 
 def draw_gradients(rows: pd.DataFrame, table: pd.DataFrame) -> Figure:
-    """Draw how large gradients are and how many of their entries are exactly zero: a column per dataset and loss."""
-    panels = list(rows.groupby(["data", "loss"], sort=False))
+    """Draw how large gradients are and how many entries are exactly zero: a column per loss, two rows per dataset."""
+    datasets, losses = list(rows["data"].unique()), list(rows["loss"].unique())
     colours = model_colours(table)
     sizes = np.log10(rows.loc[rows["l2"] > 0, "l2"])
     bins = np.linspace(sizes.min(), sizes.max(), BINS) if len(sizes) else np.linspace(-1.0, 0.0, BINS)
     style: Any = {**sns.axes_style("whitegrid"), **STYLE}
     with mpl.rc_context(style):
-        figure = Figure(figsize=(3.6 * len(panels) + 2.2, 5.4), layout="constrained")
-        axes = figure.subplots(2, len(panels), squeeze=False, sharey="row", height_ratios=(3, 2))
-        for place, ((data, loss), panel) in enumerate(panels):
-            for model, part in panel.groupby("model", sort=False):
-                found = np.log10(part.loc[part["l2"] > 0, "l2"])
-                weights = np.full(len(found), 1 / len(part))
-                axes[0, place].hist(found, bins=bins, weights=weights, histtype="step", color=colours[model])
-            axes[0, place].set_title(f"{data}: loss on {loss}" if loss != "training" else f"{data}: training loss")
-            axes[0, place].set_xlabel("log10 of the gradient's L2 norm")
+        figure = Figure(figsize=(3.6 * len(losses) + 2.2, 0.6 + 4.2 * len(datasets)), layout="constrained")
+        shape = 2 * len(datasets), len(losses)
+        axes = figure.subplots(*shape, squeeze=False, sharey="row", height_ratios=(3, 2) * len(datasets))
+        for (data, loss), panel in rows.groupby(["data", "loss"], sort=False):
+            row, column = 2 * datasets.index(data), losses.index(loss)
+            sizes_axis, zeros_axis = axes[row, column], axes[row + 1, column]
+            _draw_sizes_of_gradients(sizes_axis, panel, bins, colours)
+            sizes_axis.set_title(f"{data}: loss on {loss}" if loss != "training" else f"{data}: training loss")
             chosen = table[(table["data"] == data) & (table["loss"] == loss)]
             names = [str(name) for name in chosen["model"]]
-            axes[1, place].bar(names, 100 * chosen["zeros"], color=[colours[name] for name in chosen["model"]])
-            axes[1, place].set_xticks([])
-            axes[1, place].set_ylim(0, 100)
-        axes[0, 0].set_ylabel("share of the samples")
-        axes[1, 0].set_ylabel("entries exactly zero (%)")
+            zeros_axis.bar(names, 100 * chosen["zeros"], color=[colours[name] for name in chosen["model"]])
+            zeros_axis.set_xticks([])
+            zeros_axis.set_ylim(0, 100)
+        for row in range(0, len(axes), 2):
+            axes[row, 0].set_ylabel("share of the samples")
+            axes[row + 1, 0].set_ylabel("exactly zero (%)")
         figure.suptitle(f"Gradients of the loss in the image (n = {table['n'].max()})")
         handles = [Line2D([], [], color=colour, linewidth=3, label=model) for model, colour in colours.items()]
         figure.legend(handles=handles, loc="outside right center", frameon=False)
     return figure
+
+
+def _draw_sizes_of_gradients(axis: Axes, panel: pd.DataFrame, bins: Any, colours: dict[Any, Any]) -> None:
+    """Draw a histogram per model; those of samples without a gradient are missing in it."""
+    for model, part in panel.groupby("model", sort=False):
+        found = np.log10(part.loc[part["l2"] > 0, "l2"])
+        weights = np.full(len(found), 1 / len(part))
+        axis.hist(found, bins=bins, weights=weights, histtype="step", color=colours[model])
+    axis.set_xlabel("log10 of the gradient's L2 norm")
