@@ -39,6 +39,8 @@ def weights() -> str:
     for card in shipped():
         low, high = (100 * end for end in card.interval)
         accuracy = f"{100 * card.accuracy:.2f} % ({low:.2f}-{high:.2f}, n = {card.n_test:,})"
+        if card.robust_accuracy is not None:
+            accuracy += f"; {100 * card.robust_accuracy:.1f} % under PGD, eps {card.adversary_eps:g}"
         lines.append(f"| {card.data} | `{card.name}` | {card.parameters:,} | {accuracy} | `{card.command}` |")
     return "\n".join(lines)
 
