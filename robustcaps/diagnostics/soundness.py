@@ -59,8 +59,9 @@ def unfit(case: Case) -> str:
     except ModelFailed as error:
         asked = "one image" if "outputs" in vars(case) else "images"
         way_out = "it must take any number of them" if "outputs" in vars(case) else "has it another input size?"
-        return f"the model fails on {asked} of shape {shape}: {error}; {way_out}"
-    if not outputs.is_floating_point() or outputs.shape[1] <= int(case.all_labels.max()):
+        shaped = "outputs" in vars(case) or any(word in str(error) for word in ("shape", "size", "channels"))
+        return f"the model fails on {asked} of shape {shape}: {error}" + (f"; {way_out}" if shaped else "")
+    if outputs.shape[1] <= int(case.all_labels.max()):
         return f"the model tells {outputs.shape[1]} classes apart, but the labels go up to {int(case.all_labels.max())}"
     if not bool(torch.isfinite(outputs).all(1).any()):
         return "the model's outputs are not finite on any image"

@@ -49,6 +49,8 @@ class Subject(nn.Module):
             what = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
             n = len(images)
             raise UserError(f"the model must answer {n} images with outputs ({n}, classes), not {what}.")
+        if outputs.is_complex():
+            raise UserError("the model must answer with real numbers, not complex ones.")
         return outputs.clone().float() if outputs.is_inference() else outputs.float()
 
     @contextmanager
