@@ -267,6 +267,18 @@ class Stolen(nn.Module):
         return answer
 
 
+class Blend(nn.Module):
+    """Mostly the answer of a network that is too sure to have a gradient, and a little that of another."""
+
+    def __init__(self, sure: nn.Module, other: nn.Module) -> None:
+        super().__init__()
+        self.sure, self.other = sure, other
+
+    def forward(self, images: Tensor) -> Tensor:
+        answer: Tensor = 0.95 * (1000 * self.sure(images)).softmax(1) + 0.05 * self.other(images).softmax(1)
+        return answer
+
+
 class Mean(nn.Module):
     """The mean of several networks."""
 
@@ -408,6 +420,7 @@ COLLECTION: dict[str, Specimen] = {
     "shifted gradient": masked(lambda: First(with_backward(lambda x: x.clone(), lambda g: g.roll(9, 3)), plain())),
     "gradient noise": masked(lambda: First(with_backward(lambda x: x.clone(), torch.randn_like), plain())),
     "another's gradient": masked(lambda: Stolen(plain(), train(mlp, noise=0.5, seed=3))),
+    "blended": masked(lambda: Blend(plain(), train(mlp, noise=0.5, seed=3))),
     "hidden signs": masked(lambda: signs(straight=False), crafted_on(lambda: signs(straight=True))),
     "random pixels": masked(lambda: First(lambda x: x * (torch.rand_like(x) < 0.5) * 2, noisy()), by_expectation),
     "random blocks": masked(lambda: First(random_blocks, noisy()), by_expectation),

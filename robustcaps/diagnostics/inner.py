@@ -7,13 +7,17 @@ from torch import Tensor, nn
 
 from robustcaps.attacks.counted import CountedModel, Counts
 from robustcaps.attacks.gradient import Iterative
+from robustcaps.attacks.losses import logit_margin
 from robustcaps.diagnostics.case import Case
+from robustcaps.diagnostics.signs import cosine, useless
 from robustcaps.diagnostics.subject import ModelFailed, Subject
 
 MOST = 4
 """So many parts are attacked at most, the last ones."""
 LOOKED_AT = 16
 """So many images tell which parts answer."""
+SAME = 0.99
+"""The cosine from which on two gradients lead to the same place."""
 
 
 class Inner(nn.Module):
@@ -36,7 +40,7 @@ class Inner(nn.Module):
 
 
 def inner_parts(case: Case) -> list[nn.Module]:
-    """Return the parts that answer otherwise than the whole: not the same differences of classes, up to a factor."""
+    """Return the parts that answer otherwise than the whole, up to a factor, or have another gradient."""
     heard: dict[nn.Module, Tensor] = {}
 
     def listen(part: nn.Module, _: object, output: object) -> None:
@@ -53,15 +57,27 @@ def inner_parts(case: Case) -> list[nn.Module]:
     finally:
         for hook in hooks:
             hook.remove()
-    return [part for part, answer in heard.items() if not _alike(answer, whole)][-MOST:]
+    return [part for part, answer in heard.items() if _worth_climbing(case, part, answer, whole)][-MOST:]
 
 
 def _alike(answer: Tensor, whole: Tensor) -> bool:
-    """Tell whether two answers are equal up to a factor and a number added to all classes: the same to climb."""
+    """Tell whether two answers are equal up to a factor and a number added to all classes."""
     a, b = ((each - each.mean(1, keepdim=True)).flatten().double() for each in (answer, whole))
-    if not bool(torch.isfinite(a).all()):
-        return True  # nothing to climb
     return bool(a @ b >= (1.0 - 1e-6) * a.norm() * b.norm())
+
+
+def _worth_climbing(case: Case, part: nn.Module, answer: Tensor, whole: Tensor) -> bool:
+    """Tell whether a part has a gradient, and it or its answer is another than that of the whole."""
+    rows = case.rows[:LOOKED_AT]
+    slope = case.climbing(logit_margin, _asked(case, part), case.images[rows], rows).gradient
+    if not bool(torch.isfinite(answer).all()) or bool(useless(slope).all()):
+        return False
+    same = float(cosine(slope, case.slope(case.images[rows], rows)).mean()) > SAME
+    return not (same and _alike(answer, whole))
+
+
+def _asked(case: Case, part: nn.Module) -> CountedModel:
+    return CountedModel(Subject(Inner(case.model, part)), Counts.zeros(case.n))
 
 
 def by_inner_answers(case: Case, rows: Tensor) -> Tensor:
@@ -69,9 +85,8 @@ def by_inner_answers(case: Case, rows: Tensor) -> Tensor:
     attack = Iterative(loss="margin", steps=case.textbook.steps, random_start=True, early_stop=False)
     best, left = case.images[rows], torch.arange(len(rows), device=rows.device)
     for part in case.once(inner_parts):
-        model = CountedModel(Subject(Inner(case.model, part)), Counts.zeros(case.n))
         try:
-            best[left] = case.attack(attack, rows[left], model=model)
+            best[left] = case.attack(attack, rows[left], model=_asked(case, part))
         except ModelFailed:  # a part that is not always asked
             continue
         left = left[~case.fooled(best[left], rows[left])]

@@ -11,7 +11,19 @@ import torch
 from torch import nn
 
 import robustcaps as rc
-from benchmarks.calibration.collection import EPS, First, Then, blobs, mlp, rounded, shattered, train, with_backward
+from benchmarks.calibration.collection import (
+    EPS,
+    Blend,
+    First,
+    Stolen,
+    Then,
+    blobs,
+    mlp,
+    rounded,
+    shattered,
+    train,
+    with_backward,
+)
 from robustcaps.diagnostics.case import Case, Textbook
 from robustcaps.diagnostics.inner import inner_parts
 from robustcaps.errors import UserError
@@ -201,26 +213,17 @@ def test_every_remedy_asks_about_images_in_the_box():
     assert "smoothed gradients" in set(verdict.attacks["attack"]) and not np.isnan(verdict.corrected)
 
 
-class Blend(nn.Module):
-    """Mostly the answer of a network that is too sure to have a gradient, and a little that of another."""
-
-    def __init__(self, sure: nn.Module, other: nn.Module) -> None:
-        super().__init__()
-        self.sure, self.other = sure, other
-
-    def forward(self, images):
-        return 0.95 * (1000 * self.sure(images)).softmax(1) + 0.05 * self.other(images).softmax(1)
-
-
-def other_net() -> nn.Module:
-    return train(mlp, seed=5)
-
-
 def test_answers_inside_a_network_are_attacked_where_those_of_the_whole_are_flat():
-    verdict = rc.diagnose(Blend(net(), other_net()), DATA, EPS, checks=["adaptive"])
+    verdict = rc.diagnose(Blend(net(), train(mlp, seed=5)), DATA, EPS, checks=["adaptive"])
     tried = verdict.attacks.set_index("attack")
     assert tried.loc["inner answers", "fooled"] > 0.5 * tried.loc["inner answers", "tried"] > 0, verdict.attacks
     assert verdict.status == "masked"
+
+
+def test_a_part_with_the_answer_of_the_whole_but_another_gradient_is_attacked():
+    stolen = Stolen(net(), train(mlp, noise=0.5, seed=3))
+    case = Case(stolen, DATA, EPS, norm="linf", textbook=Textbook("ce", 20, 0.125), seed=0)
+    assert stolen.model in inner_parts(case)
 
 
 @pytest.mark.parametrize("change", [lambda z: z, lambda z: 3 * z + 7, lambda z: z.log_softmax(1)])
