@@ -12,7 +12,7 @@ from robustcaps.diagnostics.case import Case
 from robustcaps.diagnostics.signs import cosine, useless
 from robustcaps.diagnostics.subject import ModelFailed, Subject
 
-MOST = 4
+MOST = 6
 """So many parts are attacked at most, the last ones."""
 LOOKED_AT = 16
 """So many images tell which parts answer."""
@@ -45,8 +45,9 @@ def inner_parts(case: Case) -> list[nn.Module]:
 
     def listen(part: nn.Module, _: object, output: object) -> None:
         if isinstance(output, Tensor) and output.shape == whole.shape and output.is_floating_point():
-            heard.pop(part, None)
-            heard[part] = output.detach().float()
+            answer = output.detach().float()
+            if not any(torch.equal(answer, other) for other in heard.values()):  # a last layer is heard, its parent not
+                heard[part] = answer
 
     images = case.all_images[:LOOKED_AT]
     whole = case.outputs[:LOOKED_AT]

@@ -15,6 +15,7 @@ from benchmarks.calibration.collection import (
     EPS,
     Blend,
     First,
+    Mean,
     Stolen,
     Then,
     blobs,
@@ -223,7 +224,13 @@ def test_answers_inside_a_network_are_attacked_where_those_of_the_whole_are_flat
 def test_a_part_with_the_answer_of_the_whole_but_another_gradient_is_attacked():
     stolen = Stolen(net(), train(mlp, noise=0.5, seed=3))
     case = Case(stolen, DATA, EPS, norm="linf", textbook=Textbook("ce", 20, 0.125), seed=0)
-    assert stolen.model in inner_parts(case)
+    assert set(inner_parts(case)) & set(stolen.model.modules())
+
+
+def test_every_member_of_an_ensemble_is_heard_once():
+    members = [Then(train(mlp, seed=seed), lambda z: z.softmax(1)) for seed in (5, 6)]
+    case = Case(Mean(*members), DATA, EPS, norm="linf", textbook=Textbook("ce", 20, 0.125), seed=0)
+    assert len(inner_parts(case)) == 4  # of each the logits, and their softmax
 
 
 @pytest.mark.parametrize("change", [lambda z: z, lambda z: 3 * z + 7, lambda z: z.log_softmax(1)])
