@@ -26,7 +26,7 @@ def toys():
     return rc.load_data("toys", limit=450)
 
 
-LEAST = {"toys": 0.9, "mnist": 0.985, "fashion-mnist": 0.85, "eth80": 0.55}
+LEAST = {"toys": 0.9, "mnist": 0.985, "fashion-mnist": 0.8, "eth80": 0.55}
 """Test accuracy below which weights are not worth shipping, where they were trained on all samples, unattacked."""
 LEAST_ON_MNIST = {"cnn": 0.992, "vector-capsnet-small": 0.992, "matrix-capsnet-small": 0.988}
 
