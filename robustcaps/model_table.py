@@ -36,7 +36,7 @@ def tabulate_models(models: Sequence[Mapping[str, Any]], summary: pd.DataFrame) 
                 "error": 100 * (1 - model["accuracy"]),
                 "error_low": 100 * (1 - high),
                 "error_high": 100 * (1 - low),
-                "published_error": published_error(model["name"], model["options"]),
+                "published_error": published_error(model["name"], model["options"], model.get("dataset", "toys")),
                 "n_attacked": own["n"].max(),
                 **{f"{line.attack} {line.norm} {line.eps:g}": line.accuracy for line in own.itertuples() if line.eps},
             }

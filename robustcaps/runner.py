@@ -208,7 +208,8 @@ def _model_record(spec: ModelSpec, data: DataSpec) -> dict[str, Any]:
     told |= {"data_options", "stop_error", "validation_accuracy"}
     known = card.model_dump(mode="json", include=told)
     options = model_options(card.model, {**card.options, **spec.options})
-    return {"label": spec.label, "data": data.label, "name": card.model, "options": options, **known}
+    names = {"label": spec.label, "data": data.label, "dataset": data.use, "name": card.model}
+    return {**names, "options": options, **known}
 
 
 def _cell_record(cell: Work, store: Store) -> dict[str, Any]:

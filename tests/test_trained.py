@@ -169,6 +169,7 @@ def test_what_cannot_be_trained_is_said_before_anything_is(trained, tmp_path, wr
 )
 def test_published_errors_belong_to_options(model, options, error):
     assert published_error(model, model_options(model, options)) == error
+    assert published_error(model, model_options(model, options), "mnist") is None
 
 
 def test_the_ablation_suite_has_every_row_of_the_paper():
