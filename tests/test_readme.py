@@ -13,6 +13,7 @@ from benchmarks.perf import table
 from benchmarks.readme import filled
 from robustcaps.attacks import load_attack
 from robustcaps.cli import app
+from robustcaps.diagnostics.verdict import load_diagnostic
 from robustcaps.suite import Suite
 
 ROOT = Path(__file__).parent.parent
@@ -35,13 +36,16 @@ def test_the_speeds_in_the_readme_are_those_that_were_measured():
 
 
 def test_the_suite_in_the_readme_is_valid():
-    text, more = re.findall(r"```toml\n(.*?)```", README, flags=re.DOTALL)
+    text, more, asked = re.findall(r"```toml\n(.*?)```", README, flags=re.DOTALL)
     suite = Suite.model_validate({"name": "readme", **tomllib.loads(text)})
     assert [attack.use for attack in suite.attacks] == ["bim", "fgsm"]
     parts = [suite.data[0].model_dump(), suite.models[0].model_dump()]
     other = {"name": "readme", "data": parts[:1], "models": parts[1:], **tomllib.loads(more)}
     for spec in Suite.model_validate(other).attacks:
         load_attack(spec.use, eps=spec.eps, **spec.options)
+    questions = Suite.model_validate({**other, "attacks": [], **tomllib.loads(asked)}).diagnostics
+    checks = [load_diagnostic(check).name for check in questions[0].options["checks"]]
+    assert checks == ["zero-gradient", "loss-surface"]
 
 
 COMMANDS = sorted({line.split("#")[0].strip() for line in re.findall(r"^    (robustcaps .*)$", README, re.MULTILINE)})
