@@ -143,10 +143,11 @@ class MatrixPrimaryCapsules(nn.Module):
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return poses (n, positions, types, 16) and activations (n, positions, types)."""
-        parts = (self.pose, self.activation)  # one convolution for both: each wakes all threads
+        parts = (self.pose, self.activation)
         weight, bias = (torch.cat([part.get_parameter(name) for part in parts]) for name in ("weight", "bias"))
-        poses, logits = torch.split(F.conv2d(features, weight, bias), [self.types * POSE_SIZE, self.types], dim=1)
-        return capsule_grid(poses, self.types), capsule_grid(logits.sigmoid(), self.types).squeeze(-1)
+        found = F.linear(features.flatten(2).transpose(1, 2), weight.flatten(1), bias)  # one product for both
+        poses, logits = torch.split(found, [self.types * POSE_SIZE, self.types], dim=2)
+        return poses.unflatten(2, (self.types, POSE_SIZE)), logits.sigmoid()
 
     @torch.no_grad()
     def initialise(self, features: Tensor) -> None:

@@ -5,12 +5,11 @@ Symbols: g_x is the gradient of the loss by x; d = V - mu; S = sum_i r + EMPTY; 
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from robustcaps.capsules.kernels.cpu.forward import Parents
 from robustcaps.capsules.kernels.cpu.jit import compiled, inlined
-from robustcaps.capsules.kernels.cpu.lanes import LANES, fma, load, splat, store, total, totals
+from robustcaps.capsules.kernels.cpu.lanes import LANES, exp, fma, load, maximum, splat, store, total, totals
 from robustcaps.capsules.kernels.cpu.votes import (
     MEAN_COST,
     MIXTURE,
@@ -24,6 +23,7 @@ from robustcaps.capsules.kernels.cpu.votes import (
     half_log_volume,
     inverse_variance,
     open_window,
+    set_volumes,
     slot_shape,
     slots_share,
     store_four,
@@ -69,6 +69,8 @@ class Pulls(NamedTuple):
     """r/S of the child at hand (T, 16 lanes)."""
     inverse: Floats
     """1 / sigma^2 of the block at hand (T, H, 16 lanes)."""
+    volumes: Floats
+    """sum_h log sigma^h of the block at hand, as `set_volumes` keeps it (2, 16 lanes)."""
 
 
 @compiled
@@ -156,10 +158,11 @@ def pull_back_log_joint(
         store(g_mean, (h,), load(g_mean, (h,)) * inverse)
         store(g_variance, (h,), splat(0.5) * inverse * (load(g_variance, (h,)) * inverse - g_prior))
     store(pulls.support, (), splat(0.0))
-    store(pulls.logits, (), g_prior)
-    for lane in range(LANES):
-        live = k * LANES + lane < len(layer.beta_a)
-        pulls.logits[lane] *= 1.0 / (1.0 + math.exp(trace.logits[row, t, p, k, lane])) if live else 0.0
+    z, nothing = load(trace.logits, (row, t, p, k)), splat(0.0)
+    absent = exp(nothing - maximum(nothing, z)) / (splat(1.0) + exp(nothing - maximum(z, nothing - z)))  # 1 - a
+    store(pulls.logits, (), g_prior * absent)
+    for lane in range(len(layer.beta_a) - k * LANES, LANES):
+        pulls.logits[lane] = 0.0
 
 
 @inlined
@@ -185,6 +188,7 @@ def pull_back_logits(
 ) -> None:
     """Of the logits z: g_S, g_var, and the gradients of what prices a parent."""
     variance, g_variance = trace.variance[row, t, p, k], pulls.variance[t, p, k]
+    set_volumes(pulls.volumes, variance, layer.floor)
     for lane in range(min(LANES, len(layer.beta_a) - k * LANES)):
         if layer.rule == MIXTURE:
             pull_back_share(layer, trace, pulls, gradients, (n, row, t, p, k, lane))
@@ -207,7 +211,7 @@ def pull_back_cost(
     if layer.rule == MEAN_COST:
         weight = 1.0
     else:
-        log_sigmas = POSE * layer.beta_u[c] + half_log_volume(trace.variance[row, t, p, k], lane, layer.floor)
+        log_sigmas = POSE * layer.beta_u[c] + half_log_volume(pulls.volumes, lane)
         pulls.support[lane] -= pull * log_sigmas
     gradients.beta_a[c] += pull
     gradients.beta_u[c] -= pull * weight * POSE

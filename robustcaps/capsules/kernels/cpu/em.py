@@ -148,7 +148,8 @@ def new_scratch(layer: Layer) -> Scratch:
         r=room(children, LANES),
         centre=room(POSE, LANES),
         pair=room(children, 2, LANES),
-        log_volume=room(LANES),
+        volumes=room(2, LANES),
+        prior=room(LANES),
     )
 
 
@@ -177,6 +178,7 @@ def new_pulls(layer: Layer) -> Pulls:
         by_parent=room(POSE, LANES),
         weights=room(iterations, LANES),
         inverse=room(iterations, POSE, LANES),
+        volumes=room(2, LANES),
     )
 
 

@@ -6,7 +6,20 @@ import math
 from typing import NamedTuple
 
 from robustcaps.capsules.kernels.cpu.jit import compiled, inlined
-from robustcaps.capsules.kernels.cpu.lanes import LANES, Lanes, exp, fma, largest, load, maximum, splat, store, total
+from robustcaps.capsules.kernels.cpu.lanes import (
+    LANES,
+    LN2,
+    Lanes,
+    exp,
+    fma,
+    largest,
+    load,
+    maximum,
+    softplus,
+    splat,
+    store,
+    total,
+)
 from robustcaps.capsules.kernels.cpu.votes import (
     MEAN_COST,
     MIXTURE,
@@ -18,6 +31,7 @@ from robustcaps.capsules.kernels.cpu.votes import (
     half_log_volume,
     inverse_variance,
     offset,
+    set_volumes,
     slot_shape,
     slots_share,
 )
@@ -51,8 +65,10 @@ class Scratch(NamedTuple):
 
     V_i - V_0 is near 0 where votes agree, so that no digits are lost however far out they agree.
     """
-    log_volume: Floats
-    """sum_h log sigma_j^h of the parents (16 lanes)."""
+    volumes: Floats
+    """sum_h log sigma_j^h of the parents, as `set_volumes` keeps it (2, 16 lanes)."""
+    prior: Floats
+    """log a_j - sum_h log sigma_j^h of the parents (16 lanes)."""
 
 
 @compiled
@@ -123,12 +139,14 @@ def fit_pair(
     pull = splat(EMPTY) * share  # (sum_i r V_i) / (S + EMPTY) - V_0
     m0, m1 = m0 * share - pull * load(scratch.centre, (h,)), m1 * share - pull * load(scratch.centre, (h + 4,))
     v0, v1 = splat(0.0), splat(0.0)
+    again = t + 1 < len(layer.scales)  # then distances will be asked for
     for i in range(len(scratch.r)):
         r = load(scratch.r, (i,))
         d0, d1 = load(scratch.pair, (i, 0)) - m0, load(scratch.pair, (i, 1)) - m1
         d0, d1 = d0 * d0, d1 * d1
-        store(scratch.pair, (i, 0), d0)
-        store(scratch.pair, (i, 1), d1)
+        if again:
+            store(scratch.pair, (i, 0), d0)
+            store(scratch.pair, (i, 1), d1)
         v0, v1 = fma(r, d0, v0), fma(r, d1, v1)
     store(trace.mean, (row, t, p, k, h), m0)
     store(trace.mean, (row, t, p, k, h + 4), m1)
@@ -197,33 +215,31 @@ def add_distances(layer: Layer, trace: Trace, scratch: Scratch, place: tuple[int
 @inlined
 def activate(layer: Layer, trace: Trace, scratch: Scratch, n: int, row: int, t: int, p: int, k: int) -> None:
     """Set the logits of one block of parents, as `routing.parent_logits` does, and the log of their volumes."""
+    set_volumes(scratch.volumes, trace.variance[row, t, p, k], layer.floor)
     for lane in range(min(LANES, len(layer.beta_a) - k * LANES)):
         c = k * LANES + lane
         support = trace.support[row, t, p, k, lane]
-        log_volume = half_log_volume(trace.variance[row, t, p, k], lane, layer.floor)
-        scratch.log_volume[lane] = log_volume
         if layer.rule == MIXTURE:
             rest = (1.0 + WHOLE) * layer.totals[n] - support
             trace.logits[row, t, p, k, lane] = math.log(support + EMPTY) - math.log(rest + EMPTY)
         else:
             weight = 1.0 if layer.rule == MEAN_COST else support
-            cost = weight * (POSE * layer.beta_u[c] + log_volume)
+            cost = weight * (POSE * layer.beta_u[c] + half_log_volume(scratch.volumes, lane))
             trace.logits[row, t, p, k, lane] = layer.scales[t] * (layer.beta_a[c] - cost)
 
 
 @inlined
 def add_prior(layer: Layer, trace: Trace, scratch: Scratch, row: int, t: int, p: int, k: int) -> None:
     """Add log a_j - sum_h log sigma_j^h to all of log a_j p_ij; nothing is left of empty lanes."""
-    prior = scratch.log_volume
-    for lane in range(LANES):
-        if k * LANES + lane < len(layer.beta_a):
-            z = float(trace.logits[row, t, p, k, lane])
-            prior[lane] = min(z, 0.0) - math.log1p(math.exp(-abs(z))) - prior[lane]
-        else:
-            prior[lane] = NOWHERE
+    z, nothing = load(trace.logits, (row, t, p, k)), splat(0.0)
+    log_volume = splat(0.5) * fma(load(scratch.volumes, (0,)), splat(LN2), load(scratch.volumes, (1,)))
+    log_a = nothing - maximum(nothing, nothing - z) - softplus(nothing - maximum(z, nothing - z))
+    store(scratch.prior, (), log_a - log_volume)
+    for lane in range(len(layer.beta_a) - k * LANES, LANES):
+        scratch.prior[lane] = NOWHERE
+    prior = load(scratch.prior, ())
     for i in range(len(scratch.r)):
-        log_joint = load(trace.assignments, (row, t, p, i, k)) + load(prior, ())
-        store(trace.assignments, (row, t, p, i, k), log_joint)
+        store(trace.assignments, (row, t, p, i, k), load(trace.assignments, (row, t, p, i, k)) + prior)
 
 
 @inlined

@@ -181,6 +181,34 @@ def _power_of_two(_typing: Any, shifted: Any) -> Any:
 
 
 @intrinsic
+def exponent(_typing: Any, x: Any) -> Any:
+    """Return n of x = m 2^n with sqrt(1/2) <= m < sqrt(2), for normal x > 0."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.sitofp(_exponent_bits(builder, builder.bitcast(values[0], INTS)), FLOATS)
+
+    return lanes(x), generate
+
+
+@intrinsic
+def mantissa(_typing: Any, x: Any) -> Any:
+    """Return m of x = m 2^n with sqrt(1/2) <= m < sqrt(2), for normal x > 0."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        bits = builder.bitcast(values[0], INTS)
+        shifted = builder.shl(_exponent_bits(builder, bits), _splat(builder, INT, ir.Constant(INT, 23)))
+        return builder.bitcast(builder.sub(bits, shifted), FLOATS)
+
+    return lanes(x), generate
+
+
+def _exponent_bits(builder: Any, bits: Any) -> Any:
+    """Return n as an integer: how many binades a number lies above the one that begins at sqrt(1/2)."""
+    above = builder.sub(bits, _splat(builder, INT, ir.Constant(INT, SQRT_HALF_BITS)))
+    return builder.ashr(above, _splat(builder, INT, ir.Constant(INT, 23)))
+
+
+@intrinsic
 def _zero_where_less(_typing: Any, value: Any, tested: Any, bound: Any) -> Any:
     """Return `value`, and 0 where `tested` < `bound`; NaN is not less."""
 
@@ -219,8 +247,11 @@ _operator(operator.truediv, "fdiv")
 MAGIC = 1.5 * 2.0**23
 """Adding it to a small float32 rounds that to an integer, kept in the lowest bits."""
 LOG2_E = 1.4426950408889634
+LN2 = 0.6931471805599453
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 """ln 2 in two parts: n * LN2_HIGH is exact for every n that occurs."""
+SQRT_HALF_BITS = 0x3F3504F3
+"""The bits of sqrt(1/2) as a float32."""
 NEGLIGIBLE = -64.0
 """`exp` gives exactly 0 below this: no share of a child that small can be told from `EMPTY`; no subnormal is slow."""
 
@@ -240,3 +271,22 @@ def exp(x: Lanes) -> Lanes:
     series = fma(series, f, splat(1.0))
     series = fma(series, f, splat(1.0))
     return _zero_where_less(series * _power_of_two(shifted), x, splat(NEGLIGIBLE))
+
+
+@inlined
+def log_mantissa(m: Lanes) -> Lanes:
+    """Return log m for sqrt(1/2) <= m < sqrt(2): 2 artanh s, s = (m-1)/(m+1), by its series to s^9 (error < 1e-9)."""
+    s = (m - splat(1.0)) / (m + splat(1.0))
+    square = s * s
+    series = fma(splat(2 / 9), square, splat(2 / 7))
+    series = fma(series, square, splat(2 / 5))
+    series = fma(series, square, splat(2 / 3))
+    series = fma(series, square, splat(2.0))
+    return s * series
+
+
+@inlined
+def softplus(x: Lanes) -> Lanes:
+    """Return log(1 + e^x) for x <= 0."""
+    y = splat(1.0) + exp(x)
+    return fma(exponent(y), splat(LN2), log_mantissa(mantissa(y)))

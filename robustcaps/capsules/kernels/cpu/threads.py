@@ -1,14 +1,17 @@
 """Samples shared out among threads.
 
-Plain threads that end with the call: they sleep when they wait, so that a busy machine is not slowed down by spinning,
-know nothing of OpenMP, with which PyTorch works, and leave nothing behind that a fork could break.
+Plain threads that sleep when they wait, so that a busy machine is not slowed down by spinning, and that know nothing of
+OpenMP, with which PyTorch works. They stay for the next call, since to start one takes as long as a few samples; after a
+fork, which leaves threads behind, the child starts its own.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import torch
@@ -40,8 +43,21 @@ def run_parts(work: Callable[[int, int], None], parts: int, size: int) -> None:
     if not others:
         work(*own)
         return
-    with ThreadPoolExecutor(len(others)) as pool:
-        ends = [pool.submit(work, *share) for share in others]
+    pool = _pool(len(others))
+    ends = [pool.submit(work, *share) for share in others]
+    try:
         work(*own)
-        for end in ends:
-            end.result()
+    finally:
+        wait(ends)  # they write into arrays of the caller
+    for end in ends:
+        end.result()
+
+
+@functools.cache
+def _pool(helpers: int) -> ThreadPoolExecutor:
+    """Return the threads that help the one that calls."""
+    return ThreadPoolExecutor(helpers, thread_name_prefix="robustcaps")
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -5,14 +5,24 @@ Symbols as in `routing.em`; parents come in K blocks of 16 lanes, of which those
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcaps.capsules.kernels.cpu.jit import inlined
-from robustcaps.capsules.kernels.cpu.lanes import LANES, Lanes, fma, load, splat, store
+from robustcaps.capsules.kernels.cpu.lanes import (
+    LANES,
+    LN2,
+    Lanes,
+    exponent,
+    fma,
+    load,
+    log_mantissa,
+    mantissa,
+    splat,
+    store,
+)
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -194,16 +204,25 @@ def store_four(array: Floats, h: int, values: FourLanes) -> None:
 
 
 @inlined
-def half_log_volume(variance: Floats, lane: int, floor: float) -> float:
-    """Return sum_h log sigma^h of a parent, from sigma^2 (H, 16 lanes) without the floor.
+def set_volumes(volumes: Floats, variance: Floats, floor: float) -> None:
+    """Set `volumes` (2, 16 lanes) to n and l with sum_h log sigma_h^2 = n log 2 + l, for sigma^2 (H, 16 lanes) + floor.
 
-    Two logarithms instead of sixteen: a product of eight float32 always fits into a float64.
+    One logarithm instead of sixteen, of the product of the mantissas, and NaN where a variance is not finite. n is large
+    but exact and l is small, so that prices can be taken off the sum without loss (`half_log_volume`).
     """
-    low, high = 1.0, 1.0
-    for h in range(POSE // 2):
-        low *= variance[h, lane] + floor
-        high *= variance[h + POSE // 2, lane] + floor
-    return 0.5 * (math.log(low) + math.log(high))
+    n, m, nothing = splat(0.0), splat(1.0), splat(0.0)
+    for h in range(POSE):
+        square = load(variance, (h,)) + splat(floor)
+        n, m = n + exponent(square), m * mantissa(square)
+        nothing += square - square
+    store(volumes, (0,), n + exponent(m))
+    store(volumes, (1,), log_mantissa(mantissa(m)) + nothing)
+
+
+@inlined
+def half_log_volume(volumes: Floats, lane: int) -> float:
+    """Return sum_h log sigma_h of one parent, as a float64."""
+    return 0.5 * (LN2 * volumes[0, lane] + volumes[1, lane])
 
 
 @inlined
