@@ -24,7 +24,7 @@ from robustcaps.settings import plugin_code, settings_id
 from robustcaps.suite import AttackSpec, DataSpec, DiagnosticSpec, ModelSpec, Suite, meant_for
 from robustcaps.workshop import Workshop, has_card
 
-ROWS_VERSION = 3
+ROWS_VERSION = 4
 """Raised when the built-in code changes what rows say, so that stored cells are not taken for current ones."""
 
 

@@ -12,7 +12,7 @@ from robustcaps.registry import ATTACKS, DIAGNOSTICS, Registry
 from robustcaps.settings import plugin_code, settings_id
 from robustcaps.suite import DataSpec, DiagnosticSpec, ModelSpec
 
-ROWS_VERSION = 2
+ROWS_VERSION = 3
 """Raised when checks change what they say, so that stored answers are not taken for current ones."""
 WITH_EPS = ("verdict", "detection")
 """What is asked at every eps of a diagnostic; other examinations have none."""

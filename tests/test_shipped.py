@@ -62,13 +62,13 @@ def test_all_weights_together_are_small_enough():
     assert sum(path.stat().st_size for path in WEIGHTS.rglob("*.safetensors")) < 60e6
 
 
-@pytest.mark.parametrize("model", ["cnn", "cnn-small", "vector-capsnet-small"])
+@pytest.mark.parametrize("model", ["cnn", "cnn-small", "vector-capsnet-small", "matrix-capsnet-small"])
 @pytest.mark.parametrize("attack", ["fgsm", "pgd"])
 def test_rows_of_real_models_do_not_depend_on_the_batch_size(toys, model, attack):
     network, made = rc.load_model(model, device="cpu"), rc.load_attack(attack, eps=[0.01, 0.03])
     some = (toys.images[:37], toys.labels[:37])
     reference = rc.evaluate(network, some, made, batch_size=64)
-    for size in (3, 16):
+    for size in (1, 3, 16):
         pd.testing.assert_frame_equal(rc.evaluate(network, some, made, batch_size=size), reference, check_exact=True)
 
 

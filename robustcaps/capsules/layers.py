@@ -147,7 +147,7 @@ class MatrixPrimaryCapsules(nn.Module):
         weight, bias = (torch.cat([part.get_parameter(name) for part in parts]) for name in ("weight", "bias"))
         found = F.linear(features.flatten(2).transpose(1, 2), weight.flatten(1), bias)  # one product for both
         poses, logits = torch.split(found, [self.types * POSE_SIZE, self.types], dim=2)
-        return poses.unflatten(2, (self.types, POSE_SIZE)), logits.sigmoid()
+        return poses.reshape(*logits.shape, POSE_SIZE), logits.sigmoid()
 
     @torch.no_grad()
     def initialise(self, features: Tensor) -> None:

@@ -95,7 +95,9 @@ class MatrixCapsNet(CapsuleClassifier):
         second_grid = first_grid - 2
         self.normaliser = build_normaliser(normalise)
         self.stem = nn.Sequential(
-            nn.Conv2d(channels, filters, kernel_size=5, stride=2, bias=False), nn.BatchNorm2d(filters), nn.ReLU()
+            nn.Conv2d(channels, filters, kernel_size=5, stride=2, bias=False),
+            nn.BatchNorm2d(filters),
+            nn.ReLU(inplace=True),
         )
         self.primary = MatrixPrimaryCapsules(filters, types=primary)
         self.first = MatrixCapsules(convolution(primary_grid, 3, 2), child_types=primary, types=first, rules=rules)

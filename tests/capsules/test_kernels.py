@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,6 +23,7 @@ from robustcaps.capsules.routing import Activation, Competition, Routed, Wiring,
 from robustcaps.errors import UserError
 
 pytest.importorskip("numba")
+votes = pytest.importorskip("robustcaps.capsules.kernels.cpu.votes")
 
 COMPETITIONS: tuple[Competition, ...] = get_args(Competition)
 RULES: tuple[Activation, ...] = get_args(Activation)
@@ -258,6 +262,46 @@ def test_several_callers_at_once():
         caller.join()
     assert len(found) == 4
     assert all(torch.equal(expected, gradient) for gradient in found)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own():
+    """Threads stay for the next call, but not beyond a fork: waiting for those of the parent would take for ever."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        case = make_case(WIRINGS["strided"], n=64)
+        expected = case.route().logits
+        child = multiprocessing.get_context("fork").Process(
+            target=lambda: os._exit(0 if torch.equal(case.route().logits, expected) else 1)
+        )
+        child.start()
+        child.join(60)
+        child.kill()
+    finally:
+        torch.set_num_threads(before)
+    assert child.exitcode == 0
+
+
+VARIANCES = torch.logspace(-30, 30, 16 * 16).view(16, 16)
+
+
+@pytest.mark.parametrize("variance", [VARIANCES, VARIANCES.T.contiguous(), torch.full((16, 16), 0.1)])
+def test_volumes_are_those_of_float64(variance):
+    volumes = np.zeros((2, 16), np.float32)
+    votes.set_volumes(volumes, variance.numpy(), 0.0)
+    found = [0.5 * (math.log(2) * n + rest) for n, rest in volumes.T.astype(float)]
+    expected = 0.5 * variance.double().log().sum(dim=0)
+    torch.testing.assert_close(torch.tensor(found), expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_volumes_of_what_is_not_finite_are_not_a_number(broken):
+    variance, volumes = np.ones((16, 16), np.float32), np.zeros((2, 16), np.float32)
+    variance[3, 5] = broken
+    votes.set_volumes(volumes, variance, 0.1)
+    assert [lane for lane in range(16) if np.isnan(volumes[1, lane])] == [5]
 
 
 def test_the_trace_is_the_same_whether_kept_or_not():

@@ -207,8 +207,8 @@ def store_four(array: Floats, h: int, values: FourLanes) -> None:
 def set_volumes(volumes: Floats, variance: Floats, floor: float) -> None:
     """Set `volumes` (2, 16 lanes) to n and l with sum_h log sigma_h^2 = n log 2 + l, for sigma^2 (H, 16 lanes) + floor.
 
-    One logarithm instead of sixteen, of the product of the mantissas, and NaN where a variance is not finite. n is large
-    but exact and l is small, so that prices can be taken off the sum without loss (`half_log_volume`).
+    One logarithm instead of sixteen, of the product of the mantissas, and NaN where a variance is not finite. n is
+    large but exact and l small, so that prices can be taken off the sum without loss (`half_log_volume`).
     """
     n, m, nothing = splat(0.0), splat(1.0), splat(0.0)
     for h in range(POSE):
@@ -222,7 +222,8 @@ def set_volumes(volumes: Floats, variance: Floats, floor: float) -> None:
 @inlined
 def half_log_volume(volumes: Floats, lane: int) -> float:
     """Return sum_h log sigma_h of one parent, as a float64."""
-    return 0.5 * (LN2 * volumes[0, lane] + volumes[1, lane])
+    log_volume: float = LN2 * volumes[0, lane] + volumes[1, lane]
+    return 0.5 * log_volume
 
 
 @inlined
