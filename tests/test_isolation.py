@@ -126,9 +126,13 @@ def stopped_by_ctrl_c(place, cell, pids):
         wait_until(pids.exists)
         os.kill(os.getpid(), signal.SIGINT)
 
-    threading.Thread(target=press).start()
-    with pytest.raises(KeyboardInterrupt), place.worker:
-        place.worker.carry_out(cell, 60)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        threading.Thread(target=press).start()
+        with pytest.raises(KeyboardInterrupt), place.worker:
+            place.worker.carry_out(cell, 60)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="asks for processes by their number")
