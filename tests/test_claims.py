@@ -161,6 +161,15 @@ def test_gradients_have_zeros_and_sizes(tmp_path, zeros, size, findings):
     assert tuple(line["finding"] for line in lines) == findings
 
 
+@pytest.mark.parametrize(
+    ("size", "words"), [(1e-2, "2.0 orders smaller"), (50.0, "1.7 orders larger"), (0.0, "not comparable")]
+)
+def test_sizes_of_gradients_are_told_as_they_are(tmp_path, size, words):
+    rows = pd.concat([gradients(CNN, 0.0, 1.0), gradients(MATRIX, 0.0 if size else 1.0, size)])
+    write(tmp_path, "gradients", "gradients", tabulate_gradients(rows))
+    assert judged(tmp_path, "orders of magnitude")["evidence"].startswith(words)
+
+
 def views(model, familiar, novel, by):
     parts = []
     for seen, error in ((True, familiar), (False, novel)):
