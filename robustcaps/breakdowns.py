@@ -82,15 +82,18 @@ def mean_interval(values: pd.Series) -> tuple[float, float, float]:
 def compare_sizes(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a line per pair of models: the means of the smallest perturbations that were found, and their difference.
 
-    The smallest of a sample is that of any attack. Of the `of` samples that both models have, `n` were fooled with both
-    and are compared one by one. difference is that of the first less that of the second, its interval bootstrapped.
+    The smallest of a sample is that of any attack that both models have met: another would make one look weaker. Of the
+    `of` samples that both models have, `n` were fooled with both and are compared one by one. difference is that of
+    the first less that of the second, its interval bootstrapped.
     """
     sizes = smallest_sizes(rows[rows["goal"] == "untargeted"])
     lines: list[dict[str, Any]] = []
     for names, part in sizes.groupby(["suite", "data", "norm", "unit"], sort=False):
-        smallest = part.pivot_table(index="index", columns="model", values="size", aggfunc="min", sort=False)
-        for first, second in itertools.combinations(smallest.columns, 2):
-            both = smallest[[first, second]].dropna()
+        by_attack = part.pivot_table(
+            index=["attack", "index"], columns="model", values="size", aggfunc="min", sort=False
+        )
+        for first, second in itertools.combinations(by_attack.columns, 2):
+            both = by_attack[[first, second]].dropna().groupby(level="index", sort=False).min()
             fooled = both[np.isfinite(both).all(axis=1)]
             if fooled.empty:
                 continue
@@ -115,7 +118,7 @@ def size_sentences(comparisons: pd.DataFrame) -> list[str]:
         verdict = "needs larger perturbations than" if low > 0 else "does not surely need larger perturbations than"
         means = " vs ".join(f"{line[f'mean_{name}']:.3g}" for name in order)
         interval = f"difference {abs(line['difference']):.2g} (95 %: {low:.2g} to {high:.2g})"
-        where = f"on {line['data']} ({line['norm']}, the smallest that any attack found)"
+        where = f"on {line['data']} ({line['norm']}, the smallest that any attack on both found)"
         told.append(f"{larger} {verdict} {smaller} {where}: mean {means}, {interval}, n = {line['n']} of {line['of']}")
     return told
 

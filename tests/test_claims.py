@@ -162,12 +162,20 @@ def test_gradients_have_zeros_and_sizes(tmp_path, zeros, size, findings):
 
 
 @pytest.mark.parametrize(
-    ("size", "words"), [(1e-2, "2.0 orders smaller"), (50.0, "1.7 orders larger"), (0.0, "not comparable")]
+    ("capsules", "cnn", "finding", "words"),
+    [
+        (1e-2, 1.0, "agrees", "2.0 orders smaller"),
+        (50.0, 1.0, "differs", "1.7 orders larger"),
+        (0.0, 1.0, "differs", f"{MATRIX} has none in the median"),
+        (1.0, 0.0, "differs", f"{CNN} has none in the median"),
+        (0.0, 0.0, "undecided", "nothing to compare"),
+    ],
 )
-def test_sizes_of_gradients_are_told_as_they_are(tmp_path, size, words):
-    rows = pd.concat([gradients(CNN, 0.0, 1.0), gradients(MATRIX, 0.0 if size else 1.0, size)])
+def test_sizes_of_gradients_are_told_as_they_are(tmp_path, capsules, cnn, finding, words):
+    rows = pd.concat([gradients(model, float(not size), size) for model, size in ((CNN, cnn), (MATRIX, capsules))])
     write(tmp_path, "gradients", "gradients", tabulate_gradients(rows))
-    assert judged(tmp_path, "orders of magnitude")["evidence"].startswith(words)
+    line = judged(tmp_path, "orders of magnitude")
+    assert line["finding"] == finding and line["evidence"].startswith(words)
 
 
 def views(model, familiar, novel, by):

@@ -246,11 +246,14 @@ def test_who_needs_larger_perturbations_is_said_with_its_interval(caps, cnn, ver
     assert verdict in sentence and figures in sentence
 
 
-def test_sizes_are_compared_at_the_smallest_that_any_attack_found():
+def test_sizes_are_compared_at_the_smallest_that_any_attack_on_both_found():
+    """An attack that only one of two models has met would make that one look weaker."""
     parts = [
         found([1.0, 4.0], model="a"),
         found([3.0, 2.0], model="a", attack="deepfool"),
+        found([0.1, 0.1], model="a", attack="boundary"),
         found([1.0, 1.0], model="b"),
+        found([5.0, 5.0], model="b", attack="deepfool"),
     ]
     line = compare_sizes(pd.concat(parts)).iloc[0]
     assert (line["mean_first"], line["mean_second"], line["difference"], line["n"]) == (1.5, 1.0, 0.5, 2)

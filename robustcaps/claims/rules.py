@@ -6,7 +6,7 @@ A rule returns None where the table has not the models or attacks that the claim
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any
 
 import pandas as pd
@@ -152,9 +152,9 @@ def orders_smaller(table: pd.DataFrame, *, loss: str, mine: str, rival: str) -> 
     inside = min(orders - ORDERS[0], ORDERS[1] - orders)  # NaN, of two without gradients, is neither
     finding = tally([1 if inside >= SLACK else -1 if inside <= -SLACK else 0])
     none = 100 * own[0]["none"]
-    apart = (
-        f"{abs(orders):.1f} orders {'larger' if orders < 0 else 'smaller'}" if isfinite(orders) else "not comparable"
-    )
+    apart = f"{abs(orders):.1f} orders {'larger' if orders < 0 else 'smaller'}"
+    if not isfinite(orders):
+        apart = "nothing to compare" if isnan(orders) else f"{rival if orders < 0 else mine} has none in the median"
     told = f"{apart} (log10 of the median norm: {mine} {sizes[1]:.1f}, {rival} {sizes[0]:.1f})"
     return Judgement(finding, f"{told}, no gradient at all for {none:.1f} % of the images, n = {own[0]['n']}")
 

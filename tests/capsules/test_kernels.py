@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import multiprocessing
 import os
 import subprocess
 import sys
 import threading
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -23,7 +26,8 @@ from robustcaps.capsules.routing import Activation, Competition, Routed, Wiring,
 from robustcaps.errors import UserError
 
 pytest.importorskip("numba")
-votes = pytest.importorskip("robustcaps.capsules.kernels.cpu.votes")
+votes = importlib.import_module("robustcaps.capsules.kernels.cpu.votes")
+threads = importlib.import_module("robustcaps.capsules.kernels.cpu.threads")
 
 COMPETITIONS: tuple[Competition, ...] = get_args(Competition)
 RULES: tuple[Activation, ...] = get_args(Activation)
@@ -195,6 +199,7 @@ EDGES = {
     ),
     "small poses": lambda case: replace(case, poses=1e-3 * case.poses),
     "large poses": lambda case: replace(case, poses=10 * case.poses),
+    "sure capsules": lambda case: replace(case, inverse_temperature=300 * case.inverse_temperature),
 }
 
 
@@ -204,7 +209,7 @@ def test_edges_agree_with_the_definition(edge):
 
 
 @pytest.mark.parametrize("floor", [0.1, 1e-8])
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3, 1e6])
 @pytest.mark.parametrize("types", [1, 3])
 @pytest.mark.parametrize("wiring", ["single", "dense"])
 def test_any_scale_is_finite_with_finite_gradient(wiring, types, scale, floor):
@@ -238,28 +243,35 @@ def test_a_sample_does_not_feel_its_neighbours(competition):
             assert torch.equal(few_gradients[name], gradients[name][some])
 
 
-def test_the_number_of_threads_changes_nothing():
-    case = make_case(WIRINGS["strided"], n=37)
+@contextmanager
+def using_threads(number):
     before = torch.get_num_threads()
+    torch.set_num_threads(number)
     try:
-        results = []
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            results.append((case.route().poses, *case.gradients().values()))
+        yield
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_number_of_threads_changes_nothing():
+    case = make_case(WIRINGS["strided"], n=37)
+    results = []
+    for number in (1, 3):
+        with using_threads(number):
+            results.append((case.route().poses, *case.gradients().values()))
     for one, many in zip(*results, strict=True):
         assert torch.equal(one, many)
 
 
 def test_several_callers_at_once():
-    case = make_case(WIRINGS["strided"], n=8)
-    expected, found = case.gradients()["poses"], []
-    callers = [threading.Thread(target=lambda: found.append(case.gradients()["poses"])) for _ in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    case = make_case(WIRINGS["strided"], n=64)
+    with using_threads(2):
+        expected, found = case.gradients()["poses"], []
+        callers = [threading.Thread(target=lambda: found.append(case.gradients()["poses"])) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
     assert len(found) == 4
     assert all(torch.equal(expected, gradient) for gradient in found)
 
@@ -268,9 +280,7 @@ def test_several_callers_at_once():
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own():
     """Threads stay for the next call, but not beyond a fork: waiting for those of the parent would take for ever."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
+    with using_threads(2):
         case = make_case(WIRINGS["strided"], n=64)
         expected = case.route().logits
         child = multiprocessing.get_context("fork").Process(
@@ -279,9 +289,25 @@ def test_a_forked_process_has_threads_of_its_own():
         child.start()
         child.join(60)
         child.kill()
-    finally:
-        torch.set_num_threads(before)
     assert child.exitcode == 0
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_an_error_in_any_thread_arrives_when_all_have_ended(broken):
+    ended = []
+
+    def work(first, last):
+        time.sleep(0.1 * (first != broken))
+        ended.append(first)
+        if first == broken:
+            raise ValueError(f"part {first}")
+
+    with using_threads(2):
+        with pytest.raises(ValueError, match=f"part {broken}"):
+            threads.run_parts(work, 2, 10 * threads.GRAIN)
+        assert sorted(ended) == [0, 1]
+        threads.run_parts(lambda first, last: ended.append((first, last)), 2, 10 * threads.GRAIN)
+    assert sorted(ended[2:]) == [(0, 1), (1, 2)]
 
 
 VARIANCES = torch.logspace(-30, 30, 16 * 16).view(16, 16)
@@ -296,11 +322,11 @@ def test_volumes_are_those_of_float64(variance):
     torch.testing.assert_close(torch.tensor(found), expected, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_volumes_of_what_is_not_finite_are_not_a_number(broken):
+@pytest.mark.parametrize("broken", [math.nan, math.inf, 0.0, 1e-40])
+def test_volumes_of_what_has_no_logarithm_are_not_a_number(broken):
     variance, volumes = np.ones((16, 16), np.float32), np.zeros((2, 16), np.float32)
     variance[3, 5] = broken
-    votes.set_volumes(volumes, variance, 0.1)
+    votes.set_volumes(volumes, variance, 0.0)
     assert [lane for lane in range(16) if np.isnan(volumes[1, lane])] == [5]
 
 

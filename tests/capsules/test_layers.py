@@ -76,8 +76,12 @@ def test_matrix_primary_poses_are_linear_and_activations_logistic():
     poses, activations = primary(features)
     assert poses.shape == (2, 16, 3, 16)
     assert activations.shape == (2, 16, 3)
-    torch.testing.assert_close(primary(2 * features)[0], 2 * poses)
     assert 0 < activations.min() < activations.max() < 1
+    torch.testing.assert_close(primary(2 * features)[0], 2 * poses)
+    for laid_out in (features[..., :3], features.to(memory_format=torch.channels_last), features[:0]):
+        poses, activations = primary(laid_out)
+        torch.testing.assert_close(poses, capsule_grid(primary.pose(laid_out), 3))
+        torch.testing.assert_close(activations, capsule_grid(primary.activation(laid_out).sigmoid(), 3).squeeze(-1))
 
 
 @pytest.mark.parametrize(("transforms", "parameters"), [("full", 20 * 3 * 16 * 8), ("shared", 3 * 16 * 8)])

@@ -11,6 +11,7 @@ from robustcaps.capsules.kernels.cpu.forward import Parents
 from robustcaps.capsules.kernels.cpu.jit import compiled, inlined
 from robustcaps.capsules.kernels.cpu.lanes import LANES, exp, fma, load, maximum, splat, store, total, totals
 from robustcaps.capsules.kernels.cpu.votes import (
+    COST,
     MEAN_COST,
     MIXTURE,
     POSE,
@@ -70,7 +71,7 @@ class Pulls(NamedTuple):
     inverse: Floats
     """1 / sigma^2 of the block at hand (T, H, 16 lanes)."""
     volumes: Floats
-    """sum_h log sigma^h of the block at hand, as `set_volumes` keeps it (2, 16 lanes)."""
+    """sum_h log (sigma^h)^2 of the block at hand, as `set_volumes` keeps it (2, 16 lanes); of the rule `COST` alone."""
 
 
 @compiled
@@ -188,7 +189,8 @@ def pull_back_logits(
 ) -> None:
     """Of the logits z: g_S, g_var, and the gradients of what prices a parent."""
     variance, g_variance = trace.variance[row, t, p, k], pulls.variance[t, p, k]
-    set_volumes(pulls.volumes, variance, layer.floor)
+    if layer.rule == COST:
+        set_volumes(pulls.volumes, variance, layer.floor)
     for lane in range(min(LANES, len(layer.beta_a) - k * LANES)):
         if layer.rule == MIXTURE:
             pull_back_share(layer, trace, pulls, gradients, (n, row, t, p, k, lane))

@@ -66,7 +66,7 @@ class Scratch(NamedTuple):
     V_i - V_0 is near 0 where votes agree, so that no digits are lost however far out they agree.
     """
     volumes: Floats
-    """sum_h log sigma_j^h of the parents, as `set_volumes` keeps it (2, 16 lanes)."""
+    """sum_h log (sigma_j^h)^2 of the parents, as `set_volumes` keeps it (2, 16 lanes)."""
     prior: Floats
     """log a_j - sum_h log sigma_j^h of the parents (16 lanes)."""
 

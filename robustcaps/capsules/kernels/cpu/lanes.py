@@ -209,7 +209,7 @@ def _exponent_bits(builder: Any, bits: Any) -> Any:
 
 
 @intrinsic
-def _zero_where_less(_typing: Any, value: Any, tested: Any, bound: Any) -> Any:
+def zero_where_less(_typing: Any, value: Any, tested: Any, bound: Any) -> Any:
     """Return `value`, and 0 where `tested` < `bound`; NaN is not less."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -253,7 +253,7 @@ LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 SQRT_HALF_BITS = 0x3F3504F3
 """The bits of sqrt(1/2) as a float32."""
 NEGLIGIBLE = -64.0
-"""`exp` gives exactly 0 below this: no share of a child that small can be told from `EMPTY`; no subnormal is slow."""
+"""`exp` gives exactly 0 below this: no share of a child that small can be told from `EMPTY`; no 1 - a is subnormal."""
 
 
 @inlined
@@ -270,7 +270,7 @@ def exp(x: Lanes) -> Lanes:
     series = fma(series, f, splat(0.5))
     series = fma(series, f, splat(1.0))
     series = fma(series, f, splat(1.0))
-    return _zero_where_less(series * _power_of_two(shifted), x, splat(NEGLIGIBLE))
+    return zero_where_less(series * _power_of_two(shifted), x, splat(NEGLIGIBLE))
 
 
 @inlined
@@ -287,6 +287,6 @@ def log_mantissa(m: Lanes) -> Lanes:
 
 @inlined
 def softplus(x: Lanes) -> Lanes:
-    """Return log(1 + e^x) for x <= 0."""
+    """Return log(1 + e^x) for x <= 0. NaN is lost on the way: it is for the caller to carry it."""
     y = splat(1.0) + exp(x)
     return fma(exponent(y), splat(LN2), log_mantissa(mantissa(y)))

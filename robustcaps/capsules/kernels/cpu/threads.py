@@ -11,7 +11,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ def split(samples: int) -> Ints:
 
 
 GRAIN = 100_000
-"""Assignments per thread that are worth starting one: about a millisecond of work."""
+"""Assignments per thread that are worth waking one: about a millisecond of work."""
 
 
 def run_parts(work: Callable[[int, int], None], parts: int, size: int) -> None:
@@ -43,9 +43,9 @@ def run_parts(work: Callable[[int, int], None], parts: int, size: int) -> None:
     if not others:
         work(*own)
         return
-    pool = _pool(len(others))
-    ends = [pool.submit(work, *share) for share in others]
+    ends: list[Future[None]] = []
     try:
+        ends.extend(_pool().submit(work, *share) for share in others)
         work(*own)
     finally:
         wait(ends)  # they write into arrays of the caller
@@ -54,9 +54,9 @@ def run_parts(work: Callable[[int, int], None], parts: int, size: int) -> None:
 
 
 @functools.cache
-def _pool(helpers: int) -> ThreadPoolExecutor:
-    """Return the threads that help the one that calls."""
-    return ThreadPoolExecutor(helpers, thread_name_prefix="robustcaps")
+def _pool() -> ThreadPoolExecutor:
+    """Return the threads that help those that call: no more are ever started than are at work at once."""
+    return ThreadPoolExecutor(PARTS - 1, thread_name_prefix="robustcaps")
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork

@@ -22,6 +22,7 @@ from robustcaps.capsules.kernels.cpu.lanes import (
     mantissa,
     splat,
     store,
+    zero_where_less,
 )
 
 Floats = npt.NDArray[np.float32]
@@ -32,6 +33,8 @@ Place = tuple[int, int, int, int, int, int]
 
 POSE = 16
 """H: a pose is a 4x4 matrix, or a vector."""
+SMALLEST = 1.1754943508222875e-38
+"""The smallest float32 that has all its digits."""
 COST, MEAN_COST, MIXTURE = 0, 1, 2
 """The rules of activation, in the order of `routing.Activation`."""
 
@@ -207,16 +210,17 @@ def store_four(array: Floats, h: int, values: FourLanes) -> None:
 def set_volumes(volumes: Floats, variance: Floats, floor: float) -> None:
     """Set `volumes` (2, 16 lanes) to n and l with sum_h log sigma_h^2 = n log 2 + l, for sigma^2 (H, 16 lanes) + floor.
 
-    One logarithm instead of sixteen, of the product of the mantissas, and NaN where a variance is not finite. n is
-    large but exact and l small, so that prices can be taken off the sum without loss (`half_log_volume`).
+    One logarithm instead of sixteen, of the product of the mantissas. n is large but exact and l small, so that prices
+    can be taken off the sum without loss (`half_log_volume`). NaN where a variance is not finite, 0 or subnormal.
     """
-    n, m, nothing = splat(0.0), splat(1.0), splat(0.0)
+    n, m, nothing, normal = splat(0.0), splat(1.0), splat(0.0), splat(1.0)
     for h in range(POSE):
         square = load(variance, (h,)) + splat(floor)
         n, m = n + exponent(square), m * mantissa(square)
         nothing += square - square
+        normal = zero_where_less(normal, square, splat(SMALLEST))
     store(volumes, (0,), n + exponent(m))
-    store(volumes, (1,), log_mantissa(mantissa(m)) + nothing)
+    store(volumes, (1,), log_mantissa(mantissa(m)) + nothing / normal)
 
 
 @inlined
