@@ -6,6 +6,7 @@ S slots, hence I = S*B children i; h runs over the H components of a pose (16). 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,6 +31,8 @@ NOWHERE = -1e30
 
 CPU_VOTES = 2**21
 """How many vote components a CPU works on at once (8 MB): larger temporaries cost more in page faults than in sums."""
+KEPT = 8_000_000
+"""Just below 32 MB of float32, the largest block whose release tells glibc to keep such memory for the next."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,9 +133,16 @@ def _samples_at_once(poses: Tensor, transforms: Tensor, wiring: Wiring) -> int:
     """
     if poses.device.type != "cpu" or torch.compiler.is_compiling():
         return max(1, len(poses))
+    _reuse_memory()
     child_types, types = transforms.shape[-4:-2]
     votes_per_sample = wiring.windows.numel() * child_types * types * poses.shape[-1]
     return max(1, CPU_VOTES // votes_per_sample)
+
+
+@functools.cache
+def _reuse_memory() -> None:
+    """Let one part's temporaries be the next one's: else glibc gives them back, and every page is fetched anew."""
+    torch.empty(KEPT, dtype=torch.float32)  # never written, so no memory is behind it
 
 
 def matrix_votes(poses: Tensor, transforms: Tensor, wiring: Wiring, offsets: Tensor | None = None) -> Tensor:
