@@ -63,7 +63,11 @@ def test_all_weights_together_are_small_enough():
 
 
 @pytest.mark.parametrize("model", ["cnn", "cnn-small", "vector-capsnet-small", "matrix-capsnet-small"])
-@pytest.mark.parametrize(("attack", "options"), [("fgsm", {}), ("pgd", {"steps": 5})])
+@pytest.mark.parametrize(
+    ("attack", "options"),
+    [("fgsm", {}), pytest.param("pgd", {"steps": 5}, marks=pytest.mark.slow)],
+    ids=["fgsm", "pgd"],
+)
 def test_rows_of_real_models_do_not_depend_on_the_batch_size(toys, model, attack, options):
     network, made = rc.load_model(model, device="cpu"), rc.load_attack(attack, eps=[0.01, 0.03], **options)
     some = (toys.images[:37], toys.labels[:37])
