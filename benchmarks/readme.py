@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from robustcaps.claims import glance_markdown
 from robustcaps.models.zoo import shipped
 from robustcaps.tables import markdown
 
@@ -104,7 +105,8 @@ def claims() -> str:
         "past the detector": "detect/figures/detection",
     }
     drawings = [f"![{words}](results/{name}.png)" for words, name in figures.items()]
-    return "\n".join([(ROOT / "results" / "claims.md").read_text(encoding="utf-8"), *drawings])
+    found = glance_markdown(pd.read_csv(ROOT / "results" / "claims.csv"))
+    return "\n".join([found, "The evidence of each is in [results/claims.md](results/claims.md).", "", *drawings])
 
 
 def calibration() -> str:

@@ -77,6 +77,20 @@ def verdicts_markdown(table: pd.DataFrame) -> str:
     return markdown_table(head, lines)
 
 
+def checks_markdown(table: pd.DataFrame) -> str:
+    """Return every check of every verdict as a Markdown table, flagged ones in bold."""
+    lines = [
+        [
+            *(str(line[name]) for name in ("data", "model", "diagnostic")),
+            f"{line['eps']:g} {line['norm']}",
+            f"**{line['check']}**" if line["flagged"] else str(line["check"]),
+            str(line["words"]),
+        ]
+        for line in table.to_dict("records")
+    ]
+    return markdown_table(["data", "model", "attacked", "eps", "check", "seen"], lines)
+
+
 def gradients_markdown(table: pd.DataFrame) -> str:
     """Return gradients by loss as a Markdown table."""
     lines = [

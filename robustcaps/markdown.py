@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 
-def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a head and lines of cells as a Markdown table."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *lines]) + "\n"
+def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]], *, numbers: int = 0) -> str:
+    """Return a head and lines of cells as a Markdown table; the last `numbers` columns stand to the right."""
+    rule = ["---"] * (len(head) - numbers) + ["---:"] * numbers
+    whole = [[cell.replace("|", "\\|") for cell in cells] for cells in (head, rule, *lines)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in whole)
 
 
 def percent(line: Mapping[Any, Any], share: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from robustcaps.markdown import markdown_table
 from robustcaps.published import ERRORS_SOURCE, published_error
 from robustcaps.tables import WORST_CASE
 
@@ -48,14 +49,13 @@ def models_markdown(table: pd.DataFrame) -> str:
     """Return the table of models as Markdown, in %."""
     attacks = list(table.columns[table.columns.get_loc("n_attacked") + 1 :])  # type: ignore[operator]
     head = ["data", "model", "parameters", "test error % (Wilson 95 %)", "published %", *attacks]
-    lines = [head, ["---", "---", "---:", "---:", "---:", *["---:"] * len(attacks)]]
+    lines = []
     for line in table.to_dict("records"):
         error = f"{line['error']:.1f} ({line['error_low']:.1f}-{line['error_high']:.1f})"
         published = "" if pd.isna(line["published_error"]) else f"{line['published_error']:.1f}"
         shares = ["" if pd.isna(line[name]) else f"{100 * line[name]:.1f}" for name in attacks]
         lines.append([line["data"], line["model"], f"{line['parameters']:,}", error, published, *shares])
-    text = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
     counts = (
         f"test errors on {table['n_test'].max():,} images, accuracy under attack (%) on {table['n_attacked'].max():g}"
     )
-    return f"{text}\n\nPublished: {ERRORS_SOURCE}. Ours: {counts}.\n"
+    return f"{markdown_table(head, lines, numbers=3 + len(attacks))}\nPublished: {ERRORS_SOURCE}. Ours: {counts}.\n"

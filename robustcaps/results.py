@@ -1,26 +1,21 @@
-"""What a finished run shows: rows from the store, table.csv and figures; reads run.json and the cells, nothing else."""
+"""What a finished run shows: rows from the store, tables and figures; reads run.json and the cells, nothing else."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from robustcaps.breakdowns import (
-    compare_sizes,
-    distances,
-    size_sentences,
-    sizes_markdown,
-    target_matrix,
-    transfer_matrix,
-)
-from robustcaps.comparisons import compare_models, headlines, sentences
+from robustcaps.breakdowns import target_matrix, targets_markdown, transfer_markdown, transfer_matrix
+from robustcaps.comparisons import compare_attacks, compare_models, comparisons_markdown, headlines, sentences
 from robustcaps.detection_tables import detection_markdown, tabulate_detection
 from robustcaps.diagnosis_tables import (
+    checks_markdown,
     gradients_markdown,
     tabulate_checks,
     tabulate_gradients,
@@ -31,9 +26,13 @@ from robustcaps.errors import UserError
 from robustcaps.files import write_atomically
 from robustcaps.model_table import models_markdown, tabulate_models
 from robustcaps.overlap_tables import overlap_markdown, tabulate_overlap
+from robustcaps.sizes import compare_sizes, distances, distances_markdown, size_sentences, sizes_markdown
 from robustcaps.store import Store
-from robustcaps.tables import summarise, violations, with_worst_case
+from robustcaps.tables import summarise, table_markdown, violations, with_worst_case
 from robustcaps.view_tables import tabulate_views, views_markdown
+
+Described = tuple[pd.DataFrame, Callable[[pd.DataFrame], str]]
+"""A table, and what makes Markdown of it."""
 
 
 @dataclass(frozen=True)
@@ -79,30 +78,56 @@ def read_table(out: Path) -> pd.DataFrame:
 
 
 def write_tables(out: Path) -> list[Path]:
-    """Write every table that the run has something for, table.csv first, and return their files."""
-    table = _write_tables(out, {"table": read_table(out)})
-    return [*table, *write_breakdowns(out), *write_models(out), *write_diagnoses(out)]
+    """Write every table that the run has something for as CSV and as Markdown, `table` first; return their files.
 
-
-def write_diagnoses(out: Path) -> list[Path]:
-    """Write verdicts, checks, gradients, detection, overlap and views (.csv, .md), each where the run asked for it."""
-    verdicts, gradients = read_rows(out, "verdict"), tabulate_gradients(read_rows(out, "gradients"))
-    summed = tabulate_verdicts(verdicts)
-    detection, overlap, views = read_detection(out), read_overlap(out), read_views(out)
-    tables = {"verdicts": summed, "checks": tabulate_checks(verdicts), "gradients": gradients}
-    written = _write_tables(out, {**tables, "detection": detection, "overlap": overlap, "views": views})
-    pages = {
-        "verdicts.md": (summed, verdicts_markdown),
-        "gradients.md": (gradients, gradients_markdown),
-        "detection.md": (detection, detection_markdown),
-        "overlap.md": (overlap, overlap_markdown),
-        "views.md": (views, views_markdown),
-    }
-    for name, (table, words) in pages.items():
-        if not table.empty:
-            write_atomically(out / name, words(table))
-            written.append(out / name)
+    Those of a former run that there is nothing to say for any more are removed.
+    """
+    written = []
+    for name, (table, words) in _tables(out).items():
+        files = {out / f"{name}.csv": _as_csv, out / f"{name}.md": words}
+        for path, text in files.items():
+            if table.empty:
+                path.unlink(missing_ok=True)
+                continue
+            write_atomically(path, text(table))
+            written.append(path)
     return written
+
+
+def _as_csv(table: pd.DataFrame) -> str:
+    return table.to_csv(index=False, float_format="%.6g")
+
+
+def _tables(out: Path) -> dict[str, Described]:
+    """Return all tables of a run by name, each with its words; those that there is nothing to say for are empty."""
+    rows, attacked, models = read_rows(out), read_table(out), read_record(out).get("models", ())
+    verdicts = read_rows(out, "verdict")
+    listed = models and not attacked.empty
+    return {
+        "table": (attacked, table_markdown),
+        **_breakdowns(rows, models),
+        "models": (tabulate_models(models, attacked) if listed else pd.DataFrame(), models_markdown),
+        "verdicts": (tabulate_verdicts(verdicts), verdicts_markdown),
+        "checks": (tabulate_checks(verdicts), checks_markdown),
+        "gradients": (tabulate_gradients(read_rows(out, "gradients")), gradients_markdown),
+        "detection": (read_detection(out), detection_markdown),
+        "overlap": (read_overlap(out), overlap_markdown),
+        "views": (read_views(out), views_markdown),
+    }
+
+
+def _breakdowns(rows: pd.DataFrame, models: Sequence[Mapping[str, Any]]) -> dict[str, Described]:
+    """Return the tables that look at the rows of attacks from other sides."""
+    names = {model["label"]: model["name"] for model in models}
+    sides: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], Callable[[pd.DataFrame], str]]] = {
+        "transfer": (transfer_matrix, transfer_markdown),
+        "targets": (target_matrix, targets_markdown),
+        "distances": (distances, partial(distances_markdown, names=names)),
+        "sizes": (compare_sizes, sizes_markdown),
+        "comparisons": (lambda each: compare_models(with_worst_case(each)), comparisons_markdown),
+        "attack_comparisons": (compare_attacks, comparisons_markdown),
+    }
+    return {name: (rows if rows.empty else side(rows), words) for name, (side, words) in sides.items()}
 
 
 def read_verdicts(out: Path) -> pd.DataFrame:
@@ -125,65 +150,12 @@ def read_views(out: Path) -> pd.DataFrame:
     return tabulate_views(read_rows(out, "views"), read_record(out).get("models", ()))
 
 
-def _write_tables(out: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
-    """Write tables as CSV, and remove those of a former run that there is nothing to say for."""
-    written = []
-    for name, table in tables.items():
-        path = out / f"{name}.csv"
-        if table.empty:
-            path.unlink(missing_ok=True)
-            continue
-        write_atomically(path, table.to_csv(index=False, float_format="%.6g"))
-        written.append(path)
-    return written
-
-
-def write_breakdowns(out: Path) -> list[Path]:
-    """Write transfer, targets, distances, comparisons (.csv) and minimal.md, each where there is something to say."""
-    rows = read_rows(out)
-    if rows.empty:
-        return []
-    tables = {
-        "transfer": transfer_matrix(rows),
-        "targets": target_matrix(rows),
-        "distances": distances(rows),
-        "comparisons": compare_models(with_worst_case(rows)),
-    }
-    return [*_write_tables(out, tables), *_write_sizes(out, rows, tables["distances"])]
-
-
-def _write_sizes(out: Path, rows: pd.DataFrame, sizes: pd.DataFrame) -> list[Path]:
-    """Write minimal.md: the means of the smallest perturbations, beside published ones; none where none were sought."""
-    path = out / "minimal.md"
-    if sizes[sizes["goal"] == "untargeted"].empty:
-        path.unlink(missing_ok=True)
-        return []
-    names = {model["label"]: model["name"] for model in read_record(out).get("models", ())}
-    write_atomically(path, sizes_markdown(sizes, names, size_sentences(compare_sizes(rows))))
-    return [path]
-
-
 def findings(out: Path) -> list[str]:
     """Return in words which model of a run is more robust than which, and which needs larger perturbations."""
     rows = read_rows(out)
     if rows.empty:
         return []
     return sentences(headlines(compare_models(with_worst_case(rows)))) + size_sentences(compare_sizes(rows))
-
-
-def write_models(out: Path) -> list[Path]:
-    """Write models.csv and models.md, a line per model that has a card; none where no model has."""
-    models, attacked = read_record(out).get("models"), read_table(out)
-    if not models or attacked.empty:
-        return []
-    table = tabulate_models(models, attacked)
-    files = {
-        out / "models.csv": table.to_csv(index=False, float_format="%.6g"),
-        out / "models.md": models_markdown(table),
-    }
-    for path, text in files.items():
-        write_atomically(path, text)
-    return list(files)
 
 
 def write_figures(out: Path, *, published: bool | None = None, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:

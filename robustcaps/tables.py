@@ -5,11 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from robustcaps.markdown import markdown_table
 from robustcaps.statistics import wilson
 
-KEYS = ["suite", "data", "model", "attack", "goal", "norm", "unit", "eps"]
+RUN = ["suite", "data", "model", "attack", "goal", "norm", "unit"]
+"""What names a sweep: one attack on one model."""
+KEYS = [*RUN, "eps"]
 RATES = ("accuracy", "success")
 COSTS = ("forwards", "backwards", "queries")
+MEASURES = {
+    "untargeted": ("accuracy", "Accuracy under attack"),
+    "targeted": ("success", "Success of targeted attacks"),
+}
+"""What is told of attacks with either goal: a rate, and what it is called."""
 WORST_CASE = "worst case of all"
 """What the per-sample worst case over all attacks of a table is called."""
 
@@ -80,7 +88,7 @@ def _so_far(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 
 def markdown(table: pd.DataFrame, goal: str) -> str:
     """Return the lines of a goal as a Markdown table: a row per model and attack, a column per eps."""
-    rate = "accuracy" if goal == "untargeted" else "success"
+    rate, _ = MEASURES[goal]
     part = table[table["goal"] == goal]
     low, high = (part[f"{rate}{end}"] for end in ("_low", "_high"))
     percents = zip(part[rate] * 100, low * 100, high * 100, strict=True)
@@ -89,8 +97,17 @@ def markdown(table: pd.DataFrame, goal: str) -> str:
     grid = part.assign(text=text).pivot_table(index=names, columns="eps", values="text", aggfunc="first", sort=False)
     lines = [[*map(str, index), *line] for index, line in zip(grid.index, grid.fillna("").to_numpy(), strict=True)]
     head = [*names, *(f"{eps:g}" for eps in grid.columns)]
-    rule = ["---"] * len(names) + ["---:"] * len(grid.columns)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, rule, *lines]) + "\n"
+    return markdown_table(head, lines, numbers=len(grid.columns))
+
+
+def table_markdown(table: pd.DataFrame) -> str:
+    """Return the whole table as Markdown: for each dataset and kind of eps accuracy, then targeted success."""
+    pages = []
+    for (data, norm, unit), part in table.groupby(["data", "norm", "unit"], sort=False):
+        for goal in (goal for goal in MEASURES if goal in set(part["goal"])):
+            title = f"{data}: {MEASURES[goal][1].lower()} in % (Wilson 95 %), by eps ({norm}, {unit}):"
+            pages.append(f"{title}\n\n{markdown(part, goal)}")
+    return "\n".join(pages)
 
 
 def violations(rows: pd.DataFrame) -> pd.DataFrame:

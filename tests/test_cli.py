@@ -41,8 +41,10 @@ def test_a_run_leaves_everything_and_a_second_one_computes_nothing(cli, suite, p
     first = cli("run", suite, "--plugin", plugin, "--out", "o")
     assert first.returncode == 0, first.stderr
     out = tmp_path / "o"
+    tables = ("attack_comparisons", "comparisons", "table", "targets")
     assert {path.name for path in out.iterdir()} == {
-        *("cells", "comparisons.csv", "figures", "report.html", "run.json", "table.csv", "targets.csv")
+        *("cells", "figures", "report.html", "run.json"),
+        *(f"{name}.{ending}" for name in tables for ending in ("csv", "md")),
     }
     drawn = ("accuracy", "cost", "targeted", "targets")
     names = {f"{name}.{ending}" for name in drawn for ending in ("png", "svg")}

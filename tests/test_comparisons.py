@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from robustcaps.comparisons import compare_models, headlines, sentences
+from robustcaps.comparisons import compare_attacks, compare_models, comparisons_markdown, headlines, sentences
 from robustcaps.statistics import holm, mcnemar
 from robustcaps.tables import WORST_CASE
 
@@ -54,6 +54,16 @@ def test_a_sample_is_right_only_with_every_seed_and_many_comparisons_cost():
     twice = compare_models(pd.concat([*same, *(frame.assign(eps=0.2) for frame in same)]))
     assert twice["p"].tolist() == pytest.approx([0.25, 0.25])
     assert "is not surely more robust than" in sentences(once)[0]
+
+
+def test_attacks_are_compared_on_the_same_model_at_the_same_eps():
+    vote, bim = rows("caps", [False] * 20 + [True] * 10), rows("caps", [False] * 5 + [True] * 25)
+    parts = [vote.assign(attack="vote"), bim, bim.assign(attack=WORST_CASE), bim.assign(eps=0.2), rows("cnn", [True])]
+    (line,) = compare_attacks(pd.concat(parts)).to_dict("records")
+    assert (line["model"], line["first"], line["second"], line["eps"]) == ("caps", "vote", "bim", 0.1)
+    assert (line["n"], line["only_first"], line["only_second"]) == (30, 0, 15)
+    page = comparisons_markdown(compare_attacks(pd.concat(parts)))
+    assert page.splitlines()[2] == "| d | caps | 0.1 linf | vote | bim | 33.3 | 83.3 | 30 | **p < 0.001** |"
 
 
 def test_one_model_alone_is_compared_with_nobody():

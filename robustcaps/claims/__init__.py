@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple, get_args
 
 import pandas as pd
 
+from robustcaps.claims.evidence import Finding
 from robustcaps.claims.papers import CLAIMS, Claim
 from robustcaps.errors import UserError
 from robustcaps.markdown import markdown_table
 
-__all__ = ["claims_markdown", "judge_claims"]
+__all__ = ["Glance", "claims_markdown", "glance", "glance_markdown", "judge_claims"]
 
 COLUMNS = ["paper", "claim", "data", "finding", "evidence", "suite"]
 
@@ -45,11 +47,48 @@ def _judged(claim: Claim, folder: Path, tables: dict[Path, pd.DataFrame]) -> Ite
             yield {**told, **judgement._asdict(), "suite": claim.suite}
 
 
+class Glance(NamedTuple):
+    """A claim, and what was found on each dataset: '' where nothing was."""
+
+    paper: str
+    claim: str
+    findings: dict[str, str]
+
+
+def glance(table: pd.DataFrame) -> list[Glance]:
+    """Return judged claims a line each, with a finding per dataset, in the order of the table.
+
+    Views of a dataset ('toys by azimuth') count as the dataset: the claim names them.
+    """
+    short = table.assign(paper=table["paper"].str.split(" (", regex=False).str[0], data=table["data"].map(_dataset))
+    columns = list(dict.fromkeys(short["data"]))
+    lines = []
+    for (paper, claim), part in short.groupby(["paper", "claim"], sort=False):
+        found = dict(zip(part["data"], part["finding"], strict=True))
+        lines.append(Glance(str(paper), str(claim), {data: found.get(data, "") for data in columns}))
+    return lines
+
+
+def _dataset(name: str) -> str:
+    return name.partition(" by ")[0]
+
+
+def glance_markdown(table: pd.DataFrame) -> str:
+    """Return what was found of each claim on each dataset as a Markdown table, and how often they agree."""
+    lines = glance(table)
+    counts = table["finding"].value_counts()
+    summed = ", ".join(f"{counts.get(word, 0)} {word}" for word in get_args(Finding))
+    head = ["paper", "claim", *(lines[0].findings if lines else ())]
+    cells = [[line.paper, line.claim, *map(_in_bold, line.findings.values())] for line in lines]
+    return f"{markdown_table(head, cells)}\n{len(table)} judgements: {summed}.\n"
+
+
 def claims_markdown(table: pd.DataFrame) -> str:
-    """Return judged claims as a Markdown table, findings that differ in bold."""
+    """Return judged claims as Markdown: at a glance, then the evidence of each; findings that differ in bold."""
     head = ["paper", "claim", "data", "we find", "evidence", "suite"]
-    lines = [
-        [f"**{cell}**" if cell == "differs" else str(cell) for cell in line]
-        for line in table[COLUMNS].itertuples(index=False)
-    ]
-    return markdown_table(head, lines)
+    lines = [[_in_bold(str(cell)) for cell in line] for line in table[COLUMNS].itertuples(index=False)]
+    return f"{glance_markdown(table)}\nThe evidence, suite by suite:\n\n{markdown_table(head, lines)}"
+
+
+def _in_bold(cell: str) -> str:
+    return f"**{cell}**" if cell == "differs" else cell

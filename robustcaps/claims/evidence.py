@@ -58,6 +58,10 @@ class Estimate:
             value, value - hypot(down, other.high - other.value), value + hypot(up, other.value - other.low)
         )
 
+    def __neg__(self) -> Estimate:
+        """Return a difference the other way round."""
+        return Estimate(-self.value, -self.high, -self.low)
+
     def __str__(self) -> str:
         return f"{self.value:.1f} % ({self.low:.1f}-{self.high:.1f})"
 

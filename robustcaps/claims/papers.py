@@ -158,7 +158,7 @@ def _smallest() -> Iterator[Claim]:
         means = capsules, cnn
         told = f"{words} needs {ORDER[rules.published_order(means)]} on a CNN ({capsules:.2f} and {cnn:.2f})"
         judge = partial(rules.sizes_as_published, attack=attack, mine=VECTOR, rival=CNN, published=means)
-        yield Claim(MICHELS, told, "minimal-l2", "distances", judge, data)
+        yield Claim(MICHELS, told, "minimal-l2", "sizes", judge, data)
 
 
 VOTE = [
@@ -166,8 +166,8 @@ VOTE = [
         GU,
         f"an attack on the votes of {model} fools more than {plain} with the same eps, steps and start",
         "vote",
-        "table",
-        _larger("success", "success", "attack", (vote, plain), model=model, goal="untargeted"),
+        "attack_comparisons",
+        partial(rules.fools_more, model=model, attack=vote, rival=plain),
     )
     for model in (VECTOR, MATRIX)
     for vote, plain in {"vote": "pgd", "vote from the image": "bim"}.items()

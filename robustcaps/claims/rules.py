@@ -23,7 +23,8 @@ from robustcaps.claims.evidence import (
     tally,
     weigh,
 )
-from robustcaps.comparisons import ALPHA
+from robustcaps.comparisons import ALPHA, p_in_words
+from robustcaps.statistics import holm, mcnemar
 
 Where = Mapping[str, str]
 """Which lines of a table: what their columns say."""
@@ -72,11 +73,10 @@ def larger(
     return weigh(contests, what)
 
 
-def _duels(table: pd.DataFrame, attack: str, mine: str, rival: str) -> list[tuple[Contest, Estimate]]:
-    """Return, for each eps of attacks named so (a pattern), who keeps more accuracy by McNemar, and by how much."""
-    named = table[table["attack"].str.fullmatch(attack) & (table["goal"] == "untargeted") & (table["eps"] > 0)]
+def _duels(table: pd.DataFrame, mine: str, rival: str) -> list[tuple[Contest, Estimate]]:
+    """Return, for each eps of a table of comparisons, who keeps more accuracy by McNemar, and by how much."""
     duels = []
-    for line in named.to_dict("records"):
+    for line in table[table["eps"] > 0].to_dict("records"):
         if {line["first"], line["second"]} != {mine, rival}:
             continue
         sides = ("first", "second") if line["first"] == mine else ("second", "first")
@@ -84,19 +84,29 @@ def _duels(table: pd.DataFrame, attack: str, mine: str, rival: str) -> list[tupl
         only_mine, only_rival = (line[f"only_{side}"] for side in sides)
         gain = paired_difference(only_mine, only_rival, line["n"])
         sure = 0 if line["p"] >= ALPHA else 1 if gain.value > 0 else -1
-        note = ", p < 0.001" if line["p"] < 0.001 else f", p = {line['p']:.3f}"
+        note = f", {p_in_words(line['p'])}"
         duels.append((Contest((mine, rival), first, second, sure, line["n"], line["eps"], note), gain))
     return duels
 
 
+def _under(table: pd.DataFrame, attack: str) -> pd.DataFrame:
+    """Return the comparisons of models under attacks named so (a pattern)."""
+    return table[table["attack"].str.fullmatch(attack)]
+
+
 def more_robust(table: pd.DataFrame, *, attack: str, mine: str, rival: str) -> Judgement | None:
     """Judge that a model keeps more accuracy than a rival: surely so at one eps at least, and at none surely less."""
-    return weigh([contest for contest, _ in _duels(table, attack, mine, rival)], "accuracy")
+    return weigh([contest for contest, _ in _duels(_under(table, attack), mine, rival)], "accuracy")
+
+
+def fools_more(table: pd.DataFrame, *, model: str, attack: str, rival: str) -> Judgement | None:
+    """Judge that an attack leaves a model less accuracy than a rival with the same budget: as who is more robust."""
+    return weigh([contest for contest, _ in _duels(table[table["model"] == model], rival, attack)], "accuracy left")
 
 
 def not_better(table: pd.DataFrame, *, attack: str, mine: str, rivals: Sequence[str]) -> Judgement | None:
     """Judge that a model has no noticeable advantage over a rival, the first of these that there is."""
-    found = [duels for rival in rivals if (duels := _duels(table, attack, mine, rival))]
+    found = [duels for rival in rivals if (duels := _duels(_under(table, attack), mine, rival))]
     if not found:
         return None
     better = noticeable((gain for _, gain in found[0]), (contest.sure > 0 for contest, _ in found[0]))
@@ -181,24 +191,25 @@ def sizes_as_published(
 ) -> Judgement | None:
     """Judge who needs the larger perturbations in the mean, or that both need about equal ones, as a paper has it.
 
-    `published` are the means of the model and its rival. A mean is that of the fooled: what was not found would add to
-    it, so the smaller one must not be of fewer.
+    `published` are the means of the model and its rival. Compared are the samples that were fooled with both: what was
+    not found would add to a mean, so the smaller one must not be of fewer.
     """
-    where = {"attack": attack, "goal": "untargeted", "norm": "l2"}
-    own, other = (select(table, {**where, "model": model}) for model in (mine, rival))
-    if not own or not other:
-        return None
-    first, second = (Estimate.read(lines[0], "mean", 1.0) for lines in (own, other))
-    missing = own[0]["found"] - other[0]["found"]  # positive: more was missed of the rival
-    sure = first.above(second)
-    sure = 0 if sure * missing > 0 else sure
-    claimed = published_order(published)
-    finding = tally([sure * claimed]) if claimed else _equal(first, second, sure, missing)
-    figures = ", ".join(
-        f"{model} {size.value:.3g} ({size.low:.3g}-{size.high:.3g}), {100 * lines[0]['found']:.0f} % fooled"
-        for model, size, lines in ((mine, first, own), (rival, second, other))
-    )
-    return Judgement(finding, f"mean L2: {figures}, n = {own[0]['n']}")
+    lines = select(table, {"attack": attack, "norm": "l2"})
+    for line in (line for line in lines if {line["first"], line["second"]} == {mine, rival}):
+        sides = ("first", "second") if line["first"] == mine else ("second", "first")
+        apart = Estimate(*(float(line[name]) for name in ("difference", "low", "high")))
+        apart = apart if line["first"] == mine else -apart
+        missing = line[f"found_{sides[0]}"] - line[f"found_{sides[1]}"]  # positive: more was missed of the rival
+        sure = apart.above(Estimate(0, 0, 0))
+        sure = 0 if sure * missing > 0 else sure
+        claimed = published_order(published)
+        finding = tally([sure * claimed]) if claimed else _equal(apart, line[f"mean_{sides[1]}"], sure, missing)
+        figures = ", ".join(
+            f"{line[side]} {line[f'mean_{side}']:.3g} ({100 * line[f'found_{side}']:.0f} % fooled)" for side in sides
+        )
+        difference = f"difference {apart.value:.2g} ({apart.low:.2g} to {apart.high:.2g})"
+        return Judgement(finding, f"mean L2: {figures}, {difference}, n = {line['n']} of {line['of']}")
+    return None
 
 
 def published_order(published: tuple[float, float]) -> int:
@@ -207,10 +218,9 @@ def published_order(published: tuple[float, float]) -> int:
     return 0 if abs(part) < ALIKE else 1 if part > 0 else -1
 
 
-def _equal(first: Estimate, second: Estimate, sure: int, missing: float) -> Finding:
+def _equal(apart: Estimate, mean: float, sure: int, missing: float) -> Finding:
     """Judge that two means are about equal; if one is of fewer samples, that they are is never sure."""
-    apart = first - second
-    if missing == 0 and max(-apart.low, apart.high) < CLOSE * second.value:
+    if missing == 0 and max(-apart.low, apart.high) < CLOSE * mean:
         return "agrees"
     return "differs" if sure else "undecided"
 
@@ -229,16 +239,23 @@ def most_flagged(table: pd.DataFrame, *, attack: str, model: str) -> Judgement |
 
 
 def masked(table: pd.DataFrame, *, model: str, diagnostic: str) -> Judgement | None:
-    """Judge that a robust accuracy is noticeably too high: the textbook attack's, less what all remedies leave."""
+    """Judge that a robust accuracy is noticeably too high: the textbook attack's, less what all remedies leave.
+
+    Whatever withstands all remedies has withstood the textbook attack: so both are of the same samples, and McNemar's
+    test decides, corrected by Holm for the lines.
+    """
     lines = [line for line in select(table, {"model": model, "diagnostic": diagnostic}) if not pd.isna(line["naive"])]
     if not lines:
         return None
-    contests = []
-    for line in lines:
+    lost = [max(0, round(line["n"] * (line["naive"] - line["corrected"]))) for line in lines]
+    contests, advantages = [], []
+    for line, only_naive, p in zip(lines, lost, holm(mcnemar(lost, 0)), strict=True):
         naive, corrected = (Estimate.read(line, share) for share in ("naive", "corrected"))
-        words = ("naive", "corrected"), naive, corrected, naive.above(corrected), line["n"], line["eps"]
-        contests.append(Contest(*words, f", verdict '{line['status']}'"))
-    hidden = noticeable((each.first - each.second for each in contests), (each.sure > 0 for each in contests))
+        note = f", {p_in_words(p)}, verdict '{line['status']}'"
+        sides = ("naive", "corrected"), naive, corrected
+        contests.append(Contest(*sides, int(p < ALPHA), line["n"], line["eps"], note))
+        advantages.append(paired_difference(only_naive, 0, line["n"]))
+    hidden = noticeable(advantages, (each.sure > 0 for each in contests))
     widest = max(contests, key=lambda each: each.first.value - each.second.value)
     finding: Finding = "undecided" if hidden is None else "agrees" if hidden else "differs"
     return Judgement(finding, f"robust accuracy {widest}")

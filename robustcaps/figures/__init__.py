@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from robustcaps.breakdowns import distances, smallest_sizes, target_matrix, transfer_matrix
+from robustcaps.breakdowns import target_matrix, transfer_matrix
 from robustcaps.diagnosis_tables import tabulate_gradients
 from robustcaps.figures.cost import comparable, draw_cost
 from robustcaps.figures.curves import draw_all_curves
@@ -18,6 +18,7 @@ from robustcaps.figures.overlap import draw_overlap
 from robustcaps.figures.sizes import draw_means, draw_sizes
 from robustcaps.figures.style import STYLE, save
 from robustcaps.figures.views import draw_views
+from robustcaps.sizes import distances, smallest_sizes
 
 __all__ = ["STYLE", "draw_all", "draw_diagnoses", "save"]
 

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from robustcaps.figures.style import STYLE, height, model_colours
 from robustcaps.published import SOURCE, SOURCE_DATA, attack_curves
-from robustcaps.tables import WORST_CASE
+from robustcaps.tables import MEASURES, WORST_CASE
 
 DASHES = ["-", "--", ":", "-."]
 MOST_BANDS = 6
@@ -29,14 +29,22 @@ class Curve:
 
     name: str
     goal: str
-    rate: str
     ylabel: str
-    title: str
+
+    @property
+    def rate(self) -> str:
+        """The column that is drawn."""
+        return MEASURES[self.goal][0]
+
+    @property
+    def title(self) -> str:
+        """What the figure is called."""
+        return MEASURES[self.goal][1]
 
 
 CURVES = (
-    Curve("accuracy", "untargeted", "accuracy", "accuracy", "Accuracy under attack"),
-    Curve("targeted", "targeted", "success", "targeted success", "Success of targeted attacks"),
+    Curve("accuracy", "untargeted", "accuracy"),
+    Curve("targeted", "targeted", "targeted success"),
 )
 
 

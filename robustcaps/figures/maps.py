@@ -11,6 +11,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from robustcaps.breakdowns import AIM, SWEEP, at_largest_eps
 from robustcaps.figures.style import STYLE
 
 COLUMNS = 4
@@ -19,7 +20,7 @@ COLUMNS = 4
 
 def draw_transfer_map(matrix: pd.DataFrame) -> Figure:
     """Draw the share of images crafted on a surrogate (rows) that fool a model (columns), at the largest eps."""
-    panels = list(_largest(matrix, ["data", "norm", "unit"]).groupby(["data", "norm", "unit", "eps"], sort=False))
+    panels = list(at_largest_eps(matrix, SWEEP).groupby([*SWEEP, "eps"], sort=False))
     with mpl.rc_context(STYLE):
         figure, axes = _grid(len(panels), 5.2, 0.8 + 0.55 * max(part["attack"].nunique() for _, part in panels) + 1.6)
         for axis, ((data, norm, _, eps), part) in zip(axes, panels, strict=True):
@@ -34,8 +35,7 @@ def draw_transfer_map(matrix: pd.DataFrame) -> Figure:
 
 def draw_target_maps(matrix: pd.DataFrame) -> Figure:
     """Draw how often a targeted attack turns a class (rows) into another (columns), at the largest eps of each."""
-    keys = ["data", "model", "attack", "norm", "unit"]
-    panels = list(_largest(matrix, keys).groupby([*keys, "eps"], sort=False))
+    panels = list(at_largest_eps(matrix, AIM).groupby([*AIM, "eps"], sort=False))
     with mpl.rc_context(STYLE):
         figure, axes = _grid(len(panels), 3.4, 3.3)
         for axis, ((data, model, attack, norm, _, eps), part) in zip(axes, panels, strict=True):
@@ -43,11 +43,6 @@ def draw_target_maps(matrix: pd.DataFrame) -> Figure:
             axis.set_title(f"{model}, {data}\n{attack}, eps {eps:g} ({norm})")
         figure.suptitle("Targeted: share of a class (row) predicted as the target (column)")
     return figure
-
-
-def _largest(matrix: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Return the lines of the largest eps within each group."""
-    return matrix[matrix["eps"] == matrix.groupby(keys)["eps"].transform("max")]
 
 
 def _grid(panels: int, width: float, height: float) -> tuple[Figure, list[Axes]]:

@@ -10,10 +10,10 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
+from robustcaps.claims import glance
 from robustcaps.diagnosis_tables import tabulate_verdicts
 from robustcaps.overlap_tables import PUBLISHED
-
-MEASURES = (("untargeted", "accuracy", "Accuracy under attack"), ("targeted", "success", "Success of targeted attacks"))
+from robustcaps.tables import MEASURES
 
 
 def render_report(
@@ -54,6 +54,7 @@ def render_overview(collection: Mapping[str, Any], suites: Sequence[Mapping[str,
     return _template("overview.html").render(
         title=collection["title"] or collection["name"],
         suites=suites,
+        glance=glance(claims),
         claims=claims.to_dict("records"),
         counts={word: found.get(word, 0) for word in ("agrees", "differs", "undecided")},
     )
@@ -79,7 +80,7 @@ def _sections(table: pd.DataFrame) -> list[dict[str, Any]]:
         return []
     sections = []
     for (data, norm, unit), part in table.groupby(["data", "norm", "unit"], sort=False):
-        for goal, rate, title in MEASURES:
+        for goal, (rate, title) in MEASURES.items():
             chosen = part[part["goal"] == goal]
             if not chosen.empty:
                 sweep = sorted(chosen["eps"].unique())

@@ -34,7 +34,7 @@ PROBE = 500
 FIRST_LOOK = 64
 """So many of them a model may look at to set its initial weights, and to tell its vital signs."""
 
-CHECKS = 4
+CHECKS = 8
 """How often in an epoch, its end included, a training looks whether its `stop_error` is reached."""
 UNTRAINED = 500
 """After fewer steps a network may give few answers for want of training; running statistics lag behind, too."""
