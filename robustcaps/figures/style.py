@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,16 @@ def height(legend: int) -> float:
     return max(4.0, 0.6 + 0.23 * legend)
 
 
+def colours(names: Sequence[Any]) -> list[Any]:
+    """Return a colour for every name."""
+    palette: list[Any] = sns.color_palette("colorblind" if len(names) <= 10 else "husl", len(names))
+    return palette
+
+
 def model_colours(table: pd.DataFrame) -> dict[Any, Any]:
     """Return a colour for every model of a table."""
     models = list(table["model"].unique())
-    return dict(zip(models, sns.color_palette("colorblind" if len(models) <= 10 else "husl", len(models)), strict=True))
+    return dict(zip(models, colours(models), strict=True))
 
 
 def save(figure: Figure, path: Path) -> None:
