@@ -13,8 +13,15 @@ AIM = ["data", "model", "attack", "norm", "unit"]
 
 
 def transfer_matrix(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return how often images crafted on a surrogate fool a model: one line per (surrogate, model, attack, eps)."""
-    return _rates(rows[rows["surrogate"] != ""], [*RUN, "surrogate", "eps"])
+    """Return how often images crafted on a surrogate fool a model: one line per (surrogate, model, attack, eps).
+
+    Surrogates that are attacked themselves come last, in the order of the models, as a matrix has them.
+    """
+    matrix = _rates(rows[rows["surrogate"] != ""], [*RUN, "surrogate", "eps"])
+    places = {model: place for place, model in enumerate(matrix["model"].unique(), start=1)}
+    return matrix.sort_values(
+        "surrogate", key=lambda names: names.map(lambda name: places.get(name, 0)), kind="stable", ignore_index=True
+    )
 
 
 def target_matrix(rows: pd.DataFrame) -> pd.DataFrame:

@@ -176,6 +176,13 @@ def test_transfer_is_a_line_per_surrogate_and_model():
     assert lines[4:] == ["| transfer a | a | 75.0 (30-95) | 50.0 (15-85) |"]
 
 
+def test_a_transfer_matrix_has_its_rows_in_the_order_of_its_columns():
+    pairs = [("a", "x"), ("a", "b"), ("b", "x"), ("b", "a")]  # tried on, crafted on
+    hits = [True, True, False, True]
+    frame = pd.concat(attacked(f"transfer {crafted}", 0.1, hits, surrogate=crafted, model=on) for on, crafted in pairs)
+    assert list(transfer_matrix(frame)["surrogate"].unique()) == ["x", "a", "b"]
+
+
 def test_targets_are_a_matrix_of_classes():
     frame = rows(
         index=[0, 1, 0, 1],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import matplotlib as mpl
@@ -12,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from robustcaps.breakdowns import AIM, SWEEP, at_largest_eps
-from robustcaps.figures.style import STYLE
+from robustcaps.figures.style import STYLE, panel_grid
 
 COLUMNS = 4
 """How many heat maps stand side by side."""
@@ -22,7 +21,8 @@ def draw_transfer_map(matrix: pd.DataFrame) -> Figure:
     """Draw the share of images crafted on a surrogate (rows) that fool a model (columns), at the largest eps."""
     panels = list(at_largest_eps(matrix, SWEEP).groupby([*SWEEP, "eps"], sort=False))
     with mpl.rc_context(STYLE):
-        figure, axes = _grid(len(panels), 5.2, 0.8 + 0.55 * max(part["attack"].nunique() for _, part in panels) + 1.6)
+        rows = max(part["attack"].nunique() for _, part in panels)
+        figure, axes = panel_grid(len(panels), columns=COLUMNS, width=5.2, height=2.4 + 0.55 * rows)
         for axis, ((data, norm, _, eps), part) in zip(axes, panels, strict=True):
             names = part["attack"].str.removeprefix("transfer ")
             _heat(axis, part.assign(attack=names), rows="attack", columns="model")
@@ -37,22 +37,12 @@ def draw_target_maps(matrix: pd.DataFrame) -> Figure:
     """Draw how often a targeted attack turns a class (rows) into another (columns), at the largest eps of each."""
     panels = list(at_largest_eps(matrix, AIM).groupby([*AIM, "eps"], sort=False))
     with mpl.rc_context(STYLE):
-        figure, axes = _grid(len(panels), 3.4, 3.3)
+        figure, axes = panel_grid(len(panels), columns=COLUMNS, width=3.4, height=3.3)
         for axis, ((data, model, attack, norm, _, eps), part) in zip(axes, panels, strict=True):
             _heat(axis, part, rows="label", columns="target")
             axis.set_title(f"{model}, {data}\n{attack}, eps {eps:g} ({norm})")
         figure.suptitle("Targeted: share of a class (row) predicted as the target (column)")
     return figure
-
-
-def _grid(panels: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    columns = min(panels, COLUMNS)
-    rows = math.ceil(panels / columns)
-    figure = Figure(figsize=(width * columns, height * rows + 0.4), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for spare in axes[panels:]:
-        spare.set_axis_off()
-    return figure, axes[:panels]
 
 
 def _heat(axis: Axes, part: pd.DataFrame, *, rows: str, columns: str) -> None:

@@ -12,9 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from robustcaps.figures.style import STYLE
+from robustcaps.figures.style import STYLE, panel_grid
 
 COLOURS = {"familiar": "#9ecae1", "novel": "#08519c"}
+COLUMNS = 2
+"""How many panels stand side by side."""
 HIGH = 0.38
 """Of a bar, where the next model's begin at 1."""
 
@@ -29,8 +31,8 @@ def draw_views(table: pd.DataFrame) -> Figure:
     most = max(len(panel) for _, _, panel in panels)
     style: Any = {**sns.axes_style("whitegrid"), **STYLE}
     with mpl.rc_context(style):
-        figure = Figure(figsize=(4.6 * len(panels) + 1.6, 1.8 + 0.45 * most), layout="constrained")
-        axes = figure.subplots(1, len(panels), squeeze=False, sharex=True)[0]
+        size = {"width": 5.0, "height": 1.2 + 0.45 * most}
+        figure, axes = panel_grid(len(panels), columns=COLUMNS, sharex=True, **size)
         for axis, (data, by, panel) in zip(axes, panels, strict=True):
             _draw_panel(axis, panel)
             axis.set_title(f"novel {by} ({data})")
