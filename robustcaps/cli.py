@@ -297,20 +297,20 @@ def train(
 def table(
     out: OutFolder, markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, to paste.")] = False
 ) -> None:
-    """Make table.csv and the other tables again from the stored rows, and print the first."""
+    """Make all tables (CSV and Markdown) again from the stored rows, and print the first."""
     from robustcaps import console as show
     from robustcaps.diagnosis_tables import verdicts_markdown
     from robustcaps.overview import parts_of, write_overview
     from robustcaps.results import read_table, read_verdicts, write_tables
-    from robustcaps.tables import markdown as as_markdown
+    from robustcaps.tables import table_markdown
 
     files = []
     for part in parts_of(out):
         files += write_tables(part)
         summary, verdicts = read_table(part), read_verdicts(part)
         if markdown:
-            for goal in () if summary.empty else summary["goal"].unique():
-                typer.echo(as_markdown(summary, goal))
+            if not summary.empty:
+                typer.echo(table_markdown(summary))
             if not verdicts.empty:
                 typer.echo(verdicts_markdown(verdicts))
         else:
