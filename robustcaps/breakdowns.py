@@ -44,14 +44,14 @@ def at_largest_eps(matrix: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 def transfer_markdown(matrix: pd.DataFrame) -> str:
     """Return who fools whom as Markdown: at each eps a matrix of shares, crafted on (rows) and tried on (columns)."""
     pages = []
-    for (data, norm, eps), part in matrix.groupby(["data", "norm", "eps"], sort=False):
+    for (data, goal, norm, unit, eps), part in matrix.groupby(["data", "goal", "norm", "unit", "eps"], sort=False):
         models = list(part["model"].unique())
         lines = [
             [str(attack), str(surrogate), *(_share(group, model) for model in models)]
             for (attack, surrogate), group in part.groupby(["attack", "surrogate"], sort=False)
         ]
         head = ["attack", "crafted on", *models]
-        pages.append(f"{data}, eps {eps:g} ({norm}), fooled %:\n\n{markdown_table(head, lines)}")
+        pages.append(f"{data}, {goal}, eps {eps:g} ({norm}, {unit}), fooled %:\n\n{markdown_table(head, lines)}")
     return "\n".join(pages)
 
 

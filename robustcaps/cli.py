@@ -382,12 +382,15 @@ def figures(
 
 @app.command()
 def report(out: OutFolder) -> None:
-    """Write report.html again: one page with the figures, the numbers and how they came about."""
+    """Write report.html again: one page with the figures, the numbers and how they came about; the tables, too."""
     from robustcaps import console as show
     from robustcaps.overview import parts_of, write_overview
-    from robustcaps.results import write_report
+    from robustcaps.results import write_report, write_tables
 
-    show.show_files(console, [*(write_report(part) for part in parts_of(out)), *write_overview(out)])
+    files = []
+    for part in parts_of(out):
+        files += [*write_tables(part), write_report(part)]
+    show.show_files(console, [*files, *write_overview(out)])
 
 
 @new_app.command("attack")

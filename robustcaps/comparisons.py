@@ -15,27 +15,37 @@ ALPHA = 0.05
 
 
 def compare_models(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return who is more robust: a line per pair of models, for each untargeted attack and eps."""
-    return _compare(rows, rivals="model", setting=["suite", "data", "attack", *BUDGET])
+    """Return who is more robust: a line per pair of models, for each untargeted attack and eps.
+
+    A sample counts as right only if it is with every seed.
+    """
+    return _compare(rows, rivals="model", setting=["suite", "data", "attack", *BUDGET], unit=["index"])
 
 
 def compare_attacks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return what fools more: a line per pair of untargeted attacks with the same budget, for each model and eps."""
-    return _compare(rows[rows["attack"] != WORST_CASE], rivals="attack", setting=["suite", "data", "model", *BUDGET])
+    """Return what fools more: a line per pair of untargeted attacks with the same budget, for each model and eps.
+
+    Only seeds that both have count: an attack must not win by trying more often.
+    """
+    setting = ["suite", "data", "model", *BUDGET]
+    return _compare(rows[rows["attack"] != WORST_CASE], rivals="attack", setting=setting, unit=["index", "seed"])
 
 
-def _compare(rows: pd.DataFrame, *, rivals: str, setting: list[str]) -> pd.DataFrame:
+def _compare(rows: pd.DataFrame, *, rivals: str, setting: list[str], unit: list[str]) -> pd.DataFrame:
     """Return a line per pair of rivals in the same setting: their accuracies on the samples both have, and p.
 
-    A sample counts as right only if it is with every seed. p is McNemar's, corrected by Holm over all lines.
+    Pairs are those with the same `unit`; then a sample counts as right only if all of its units are. p is McNemar's,
+    corrected by Holm over all lines.
     """
     attacked = rows[(rows["goal"] == "untargeted") & (rows["eps"] > 0)]
     marked = attacked.assign(right=attacked["adv_pred"] == attacked["label"])
     lines = []
     for names, part in marked.groupby(setting, sort=False):
-        right = part.pivot_table(index="index", columns=rivals, values="right", aggfunc="min", sort=False)
+        right = part.pivot_table(index=unit, columns=rivals, values="right", aggfunc="min", sort=False)
         for first, second in itertools.combinations(right.columns, 2):
-            both = right[[first, second]].dropna().astype(bool)
+            both = right[[first, second]].dropna().astype(bool).groupby(level="index", sort=False).min()
+            if both.empty:
+                continue
             one, other = both[first], both[second]
             accuracies = {"accuracy_first": one.mean(), "accuracy_second": other.mean()}
             counts = {"only_first": int((one & ~other).sum()), "only_second": int((other & ~one).sum())}

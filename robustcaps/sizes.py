@@ -19,6 +19,10 @@ ANY_ATTACK = "any of these"
 """What the smallest perturbation that any attack on both models found is called."""
 RESAMPLES = 2000
 """How often samples are drawn again for a bootstrap."""
+BLOCK = 100
+"""How often at once."""
+LEAST = 10
+"""Of fewer samples a bootstrap is too sure."""
 
 
 def smallest_sizes(rows: pd.DataFrame) -> pd.DataFrame:
@@ -59,8 +63,8 @@ def mean_interval(values: pd.Series) -> tuple[float, float, float]:
     if len(values) == 0:
         return np.nan, np.nan, np.nan
     numbers, draws = values.to_numpy(float), np.random.default_rng(0)
-    means = [numbers[draws.integers(len(numbers), size=len(numbers))].mean() for _ in range(RESAMPLES)]
-    low, high = np.quantile(means, (0.025, 0.975))
+    blocks = [draws.integers(len(numbers), size=(BLOCK, len(numbers))) for _ in range(RESAMPLES // BLOCK)]
+    low, high = np.quantile([numbers[block].mean(axis=1) for block in blocks], (0.025, 0.975))
     return float(numbers.mean()), float(low), float(high)
 
 
@@ -99,9 +103,15 @@ def _duels(sizes: pd.DataFrame) -> Iterator[dict[str, Any]]:
         yield line | dict(zip(("difference", "low", "high"), difference, strict=True))
 
 
-def needs_larger(line: Mapping[Any, Any]) -> str:
-    """Return which model of a comparison surely needs the larger perturbations: its name, or '' where nobody does."""
-    return str(line["first"]) if line["low"] > 0 else str(line["second"]) if line["high"] < 0 else ""
+def surely_larger(line: Mapping[Any, Any]) -> int:
+    """Return 1 if the first model of a comparison surely needs larger perturbations, -1 if the second, 0 if unsure.
+
+    What was not found would add to a mean, so the model that needs the smaller ones must not be fooled on fewer
+    samples; and few samples make no sure interval.
+    """
+    sign = int(line["low"] > 0) - int(line["high"] < 0)
+    missed_of_smaller = sign * (line["found_first"] - line["found_second"]) > 0
+    return 0 if missed_of_smaller or line["n"] < LEAST else sign
 
 
 def size_sentences(comparisons: pd.DataFrame) -> list[str]:
@@ -113,7 +123,8 @@ def size_sentences(comparisons: pd.DataFrame) -> list[str]:
         order = ("first", "second") if line["difference"] >= 0 else ("second", "first")
         larger, smaller = (line[name] for name in order)
         low, high = (line["low"], line["high"]) if order[0] == "first" else (-line["high"], -line["low"])
-        verdict = "needs larger perturbations than" if low > 0 else "does not surely need larger perturbations than"
+        sure = surely_larger(line) != 0
+        verdict = "needs larger perturbations than" if sure else "does not surely need larger perturbations than"
         means = " vs ".join(f"{line[f'mean_{name}']:.3g}" for name in order)
         interval = f"difference {abs(line['difference']):.2g} (95 %: {low:.2g} to {high:.2g})"
         where = f"on {line['data']} ({line['norm']}, the smallest that any attack on both found)"
@@ -143,19 +154,21 @@ def _mean_in_words(line: Mapping[Any, Any]) -> str:
 
 def sizes_markdown(table: pd.DataFrame) -> str:
     """Return who needs the larger perturbations as a Markdown table."""
-    head = ["data", "attack", "norm", "first", "second", "means", "difference (95 %)", "n", "needs the larger"]
+    head = ["data", "attack", "norm", "first", "second", "fooled %", "means", "difference (95 %)", "n"]
+    answers = {1: "first", -1: "second"}
     lines = [
         [
             *(str(line[name]) for name in ("data", "attack", "norm", "first", "second")),
+            f"{100 * line['found_first']:.0f}, {100 * line['found_second']:.0f}",
             f"{line['mean_first']:.3g}, {line['mean_second']:.3g}",
             f"{line['difference']:.2g} ({line['low']:.2g} to {line['high']:.2g})",
             f"{line['n']} of {line['of']}",
-            needs_larger(line) or "undecided",
+            str(line.get(answers.get(surely_larger(line), ""), "undecided")),
         ]
         for line in table.to_dict("records")
     ]
     note = (
-        "Means of the samples that were fooled with both models, compared one by one (bootstrap). "
-        f"{ANY_ATTACK.capitalize()}: the smallest that any attack on both found."
+        "Means of the samples that were fooled with both models, compared one by one (bootstrap; each interval has 95 %, "
+        f"not corrected for their number). {ANY_ATTACK.capitalize()}: the smallest that any attack on both found."
     )
-    return f"{markdown_table(head, lines)}\n{note}\n"
+    return f"{markdown_table([*head, 'needs the larger'], lines)}\n{note}\n"

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from robustcaps.claims import COLUMNS, claims_markdown, glance, glance_markdown, judge_claims
-from robustcaps.claims.evidence import NOTICEABLE, Estimate, paired_difference, tally
+from robustcaps.claims.evidence import NOTICEABLE, Estimate, noticeable, paired_difference, tally
 from robustcaps.comparisons import compare_attacks, compare_models
 from robustcaps.detection_tables import CLEAN, tabulate_detection
 from robustcaps.diagnosis_tables import tabulate_gradients, tabulate_verdicts
@@ -232,6 +232,7 @@ def smallest(model, mean, missed=0, attack="cw", data="mnist"):
         ("mnist", "deepfool", (1.0, 0), (1.0, 0), "undecided"),
         ("mnist", "cw", (2.0, 0), (1.0, 30), "undecided"),  # of the CNN 30 were not fooled at any size
         ("mnist", "cw", (2.0, 30), (1.0, 0), "agrees"),
+        ("mnist", "cw", (2.0, 92), (1.0, 92), "undecided"),  # eight samples
         ("fashion-mnist", "foolbox.boundary", (1.0, 0), (2.0, 0), "agrees"),
         ("fashion-mnist", "deepfool", (1.0, 0), (2.0, 0), "differs"),
         ("fashion-mnist", "cw", (1.0, 0), (1.005, 0), "agrees"),
@@ -339,9 +340,13 @@ def test_overlapping_digits_are_judged_over_all_overlaps(tmp_path, both, finding
     ("shares", "n", "finding"),
     [
         ([(0.6, 0.1), (0.02, 0.0)], 500, "agrees"),
-        ([(0.1, 0.09), (0.02, 0.0)], 500, "differs"),
+        ([(0.3, 0.29), (0.02, 0.0)], 500, "differs"),
         ([(0.4, 0.3)], 50, "undecided"),
-        ([(0.42, 0.40)], 50, "differs"),  # what withstands both attacks is the same samples
+        ([(0.42, 0.40)], 100, "differs"),  # what withstands both attacks is the same samples
+        ([(0.42, 0.40)], 50, "undecided"),
+        ([(0.5, 0.5)], 20, "undecided"),
+        ([(0.06, 0.0)], 500, "undecided"),  # where little is left, little can be apparent
+        ([(0.5, 0.43)], 200, "undecided"),  # surely too high, but not surely by a noticeable part
         ([(np.nan, np.nan), (0.6, 0.1)], 500, "agrees"),
     ],
 )
@@ -355,6 +360,14 @@ def test_robustness_that_remedies_take_away_was_apparent(tmp_path, shares, n, fi
     write(tmp_path, "trust", "verdicts", tabulate_verdicts(rows.assign(flagged=True)))
     (line,) = judge_claims(tmp_path).to_dict("records")
     assert line["finding"] == finding and "verdict 'masked'" in line["evidence"]
+
+
+def test_an_advantage_is_noticeable_where_one_line_alone_says_so():
+    small, wide, large = Estimate(1.6, 0.7, 3.0), Estimate(4.0, -5.0, 13.0), Estimate(30.0, 20.0, 40.0)
+    assert noticeable([small, wide], [True, False]) is None  # one is sure, another is open
+    assert noticeable([small], [True]) is False
+    assert noticeable([small, large], [True, True]) is True
+    assert noticeable([small, large], [True, False]) is None
 
 
 def test_a_suite_that_was_not_run_has_no_lines(tmp_path):
@@ -390,7 +403,8 @@ def test_at_a_glance_a_claim_is_one_line_with_a_finding_per_dataset(tmp_path):
     seen = [views(CNN, 0.2, 0.4, "azimuths"), views(MATRIX, 0.2, 0.25, "azimuths")]
     write(tmp_path, "viewpoints", "views", tabulate_views(pd.concat(seen), []))
     first, second = glance(judge_claims(tmp_path))
-    assert first.findings == {"toys": "differs", "smallnorb": "differs"} and first.paper == "Hinton et al. 2018"
+    assert first.findings == {"toys": "differs", "smallnorb": "differs"}
+    assert first.paper == "Hinton et al. 2018 (smallNORB)"  # not all of ours is the paper's own data
     assert second.findings == {"toys": "agrees", "smallnorb": ""} and "novel azimuths" in second.claim
     lines = glance_markdown(judge_claims(tmp_path)).splitlines()
     assert lines[0] == "| paper | claim | toys | smallnorb |" and lines[2].endswith("| **differs** | **differs** |")

@@ -66,6 +66,15 @@ def test_attacks_are_compared_on_the_same_model_at_the_same_eps():
     assert page.splitlines()[2] == "| d | caps | 0.1 linf | vote | bim | 33.3 | 83.3 | 30 | **p < 0.001** |"
 
 
+def test_an_attack_does_not_win_by_trying_more_often():
+    once = rows("caps", [True] * 20)
+    tries = [rows("caps", [place % 3 != seed for place in range(20)], seed=seed) for seed in range(3)]
+    often = pd.concat(tries).assign(attack="pgd")
+    (line,) = compare_attacks(pd.concat([once, often])).to_dict("records")
+    assert (line["accuracy_first"], line["accuracy_second"]) == (1.0, 0.65)  # with the seed that both have
+    assert compare_attacks(pd.concat([once.assign(seed=7), often])).empty
+
+
 def test_one_model_alone_is_compared_with_nobody():
     alone = compare_models(rows("a", [True]))
     assert alone.empty and sentences(headlines(alone)) == []

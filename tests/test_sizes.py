@@ -13,6 +13,7 @@ from robustcaps.sizes import (
     mean_interval,
     size_sentences,
     sizes_markdown,
+    surely_larger,
 )
 from robustcaps.tables import summarise
 from tests.rows import attacked, rows
@@ -102,7 +103,24 @@ def test_a_page_says_who_needs_the_larger_by_each_attack():
     lines = sizes_markdown(compare_sizes(pd.concat(parts))).splitlines()
     ends = [(line.split(" | ")[1], line.split(" | ")[-1]) for line in lines[2:5]]
     assert ends == [("cw", "b |"), ("deepfool", "undecided |"), (ANY_ATTACK, "undecided |")]
-    assert lines[2].startswith("| d | cw | l2 | a | b | 1.15, 2.15 | -1 (-1.1 to -0.9")
+    assert lines[2].startswith("| d | cw | l2 | a | b | 100, 100 | 1.15, 2.15 | -1 (-1.1 to -0.9")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sure"),
+    [
+        (LARGE, SMALL, 1),
+        (SMALL, LARGE, -1),
+        (LARGE, [*SMALL[:15], *[None] * 5], 0),  # what the second withstood would make its mean larger
+        ([*LARGE[:15], *[None] * 5], SMALL, 1),
+        (LARGE[:9], SMALL[:9], 0),  # nine samples
+    ],
+)
+def test_who_needs_the_larger_is_sure_only_if_nothing_speaks_against_it(first, second, sure):
+    comparisons = compare_sizes(pd.concat([found(first, model="a"), found(second, model="b")]))
+    assert {surely_larger(line) for line in comparisons.to_dict("records")} == {sure}
+    (sentence,) = size_sentences(comparisons)
+    assert ("does not surely" in sentence) == (sure == 0)
 
 
 def test_nobody_is_compared_where_nobody_was_fooled():

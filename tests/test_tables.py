@@ -172,7 +172,8 @@ def test_transfer_is_a_line_per_surrogate_and_model():
     matrix = transfer_matrix(frame).set_index(["surrogate", "model"])["success"]
     assert matrix.to_dict() == {("a", "b"): 0.75, ("a", "c"): 0.5}
     lines = transfer_markdown(transfer_matrix(frame)).splitlines()
-    assert lines[0] == "d, eps 0.1 (linf), fooled %:" and lines[2] == "| attack | crafted on | b | c |"
+    assert lines[0] == "d, untargeted, eps 0.1 (linf, pixel), fooled %:"
+    assert lines[2] == "| attack | crafted on | b | c |"
     assert lines[4:] == ["| transfer a | a | 75.0 (30-95) | 50.0 (15-85) |"]
 
 

@@ -60,12 +60,12 @@ def glance(table: pd.DataFrame) -> list[Glance]:
 
     Views of a dataset ('toys by azimuth') count as the dataset: the claim names them.
     """
-    short = table.assign(paper=table["paper"].str.split(" (", regex=False).str[0], data=table["data"].map(_dataset))
-    columns = list(dict.fromkeys(short["data"]))
+    columns = list(dict.fromkeys(map(_dataset, table["data"])))
     lines = []
-    for (paper, claim), part in short.groupby(["paper", "claim"], sort=False):
-        found = dict(zip(part["data"], part["finding"], strict=True))
-        lines.append(Glance(str(paper), str(claim), {data: found.get(data, "") for data in columns}))
+    for claim, part in table.groupby("claim", sort=False):
+        found = part["finding"].groupby(part["data"].map(_dataset)).agg(lambda words: ", ".join(dict.fromkeys(words)))
+        paper = max(part["paper"], key=len)  # with its own datasets, where one of ours is another
+        lines.append(Glance(str(paper), str(claim), {data: str(found.get(data, "")) for data in columns}))
     return lines
 
 

@@ -122,8 +122,12 @@ def count(signs: Sequence[int], than: str = "") -> str:
     return f"; surely more{than} at {signs.count(1)}, surely less at {signs.count(-1)} of {len(signs)} eps"
 
 
-def noticeable(advantages: Iterable[Estimate], sure: Iterable[bool]) -> bool | None:
-    """Tell whether there is an advantage: no if nowhere above `NOTICEABLE`, yes if surely somewhere, else unknown."""
+def noticeable(advantages: Sequence[Estimate], sure: Sequence[bool]) -> bool | None:
+    """Tell whether there is a noticeable advantage: yes if it is one, surely and by a test, on some line.
+
+    No if on every line it is surely below `NOTICEABLE`; else unknown.
+    """
     if all(advantage.high < NOTICEABLE for advantage in advantages):
         return False
-    return True if any(sure) else None
+    found = any(tested and advantage.low > NOTICEABLE for advantage, tested in zip(advantages, sure, strict=True))
+    return True if found else None

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from robustcaps.claims.evidence import (
+    NOTICEABLE,
     Contest,
     Estimate,
     Finding,
@@ -24,7 +25,7 @@ from robustcaps.claims.evidence import (
     weigh,
 )
 from robustcaps.comparisons import ALPHA, p_in_words
-from robustcaps.statistics import holm, mcnemar
+from robustcaps.sizes import surely_larger
 
 Where = Mapping[str, str]
 """Which lines of a table: what their columns say."""
@@ -109,8 +110,8 @@ def not_better(table: pd.DataFrame, *, attack: str, mine: str, rivals: Sequence[
     found = [duels for rival in rivals if (duels := _duels(_under(table, attack), mine, rival))]
     if not found:
         return None
-    better = noticeable((gain for _, gain in found[0]), (contest.sure > 0 for contest, _ in found[0]))
-    contest, gain = max(found[0], key=lambda duel: (duel[0].sure, duel[1].high))
+    better = noticeable([gain for _, gain in found[0]], [contest.sure > 0 for contest, _ in found[0]])
+    contest, gain = max(found[0], key=lambda duel: (duel[0].sure, duel[1].low))
     finding: Finding = "undecided" if better is None else "differs" if better else "agrees"
     return Judgement(finding, f"accuracy {contest}; advantage {gain.points}, the clearest of {len(found[0])} eps")
 
@@ -191,19 +192,17 @@ def sizes_as_published(
 ) -> Judgement | None:
     """Judge who needs the larger perturbations in the mean, or that both need about equal ones, as a paper has it.
 
-    `published` are the means of the model and its rival. Compared are the samples that were fooled with both: what was
-    not found would add to a mean, so the smaller one must not be of fewer.
+    `published` are the means of the model and its rival. Compared are the samples that were fooled with both.
     """
     lines = select(table, {"attack": attack, "norm": "l2"})
     for line in (line for line in lines if {line["first"], line["second"]} == {mine, rival}):
         sides = ("first", "second") if line["first"] == mine else ("second", "first")
         apart = Estimate(*(float(line[name]) for name in ("difference", "low", "high")))
-        apart = apart if line["first"] == mine else -apart
-        missing = line[f"found_{sides[0]}"] - line[f"found_{sides[1]}"]  # positive: more was missed of the rival
-        sure = apart.above(Estimate(0, 0, 0))
-        sure = 0 if sure * missing > 0 else sure
+        larger = surely_larger(line)
+        apart, sure = (apart, larger) if line["first"] == mine else (-apart, -larger)
+        complete = line["found_first"] == line["found_second"]
         claimed = published_order(published)
-        finding = tally([sure * claimed]) if claimed else _equal(apart, line[f"mean_{sides[1]}"], sure, missing)
+        finding = tally([sure * claimed]) if claimed else _equal(apart, line[f"mean_{sides[1]}"], sure, complete)
         figures = ", ".join(
             f"{line[side]} {line[f'mean_{side}']:.3g} ({100 * line[f'found_{side}']:.0f} % fooled)" for side in sides
         )
@@ -218,9 +217,9 @@ def published_order(published: tuple[float, float]) -> int:
     return 0 if abs(part) < ALIKE else 1 if part > 0 else -1
 
 
-def _equal(apart: Estimate, mean: float, sure: int, missing: float) -> Finding:
-    """Judge that two means are about equal; if one is of fewer samples, that they are is never sure."""
-    if missing == 0 and max(-apart.low, apart.high) < CLOSE * mean:
+def _equal(apart: Estimate, mean: float, sure: int, complete: bool) -> Finding:
+    """Judge that two means are about equal; where one was fooled on fewer samples, never for sure."""
+    if complete and max(-apart.low, apart.high) < CLOSE * mean:
         return "agrees"
     return "differs" if sure else "undecided"
 
@@ -241,21 +240,18 @@ def most_flagged(table: pd.DataFrame, *, attack: str, model: str) -> Judgement |
 def masked(table: pd.DataFrame, *, model: str, diagnostic: str) -> Judgement | None:
     """Judge that a robust accuracy is noticeably too high: the textbook attack's, less what all remedies leave.
 
-    Whatever withstands all remedies has withstood the textbook attack: so both are of the same samples, and McNemar's
-    test decides, corrected by Holm for the lines.
+    Whatever withstands all remedies has withstood the textbook attack, so what they take away is a share of the samples
+    like any other. Where the textbook attack itself leaves little, that little goes away tells nothing.
     """
     lines = [line for line in select(table, {"model": model, "diagnostic": diagnostic}) if not pd.isna(line["naive"])]
     if not lines:
         return None
-    lost = [max(0, round(line["n"] * (line["naive"] - line["corrected"]))) for line in lines]
-    contests, advantages = [], []
-    for line, only_naive, p in zip(lines, lost, holm(mcnemar(lost, 0)), strict=True):
-        naive, corrected = (Estimate.read(line, share) for share in ("naive", "corrected"))
-        note = f", {p_in_words(p)}, verdict '{line['status']}'"
-        sides = ("naive", "corrected"), naive, corrected
-        contests.append(Contest(*sides, int(p < ALPHA), line["n"], line["eps"], note))
-        advantages.append(paired_difference(only_naive, 0, line["n"]))
-    hidden = noticeable(advantages, (each.sure > 0 for each in contests))
-    widest = max(contests, key=lambda each: each.first.value - each.second.value)
-    finding: Finding = "undecided" if hidden is None else "agrees" if hidden else "differs"
-    return Judgement(finding, f"robust accuracy {widest}")
+    taken = [Estimate.share(max(0.0, line["naive"] - line["corrected"]), line["n"]) for line in lines]
+    hidden = noticeable(taken, [True] * len(lines))
+    robust = any(Estimate.read(line, "naive").low > NOTICEABLE for line in lines)
+    finding: Finding = "agrees" if hidden else "differs" if hidden is False and robust else "undecided"
+    line, share = max(zip(lines, taken, strict=True), key=lambda each: each[1].low)
+    naive, corrected = (Estimate.read(line, each) for each in ("naive", "corrected"))
+    figures = f"naive {naive}, corrected {corrected}, taken away {share}"
+    told = f"robust accuracy at eps {line['eps']:g}: {figures}, n = {line['n']}, verdict '{line['status']}'"
+    return Judgement(finding, told)

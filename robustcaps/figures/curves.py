@@ -67,7 +67,7 @@ def draw_all_curves(table: pd.DataFrame, *, published: bool = False) -> Iterator
 def draw_curves(part: pd.DataFrame, curve: Curve, *, published: bool = False) -> Figure:
     """Draw a rate against eps: for each dataset a panel per attack and a line per model, or, of few models, vice versa.
 
-    Intervals are bands. Published curves are drawn beside linf, in panels of an attack only those of its kind.
+    Intervals are bands. Published curves are drawn beside linf: in panels of FGSM and BIM their own, in others all.
     """
     few = part["model"].nunique() <= FEW < part["attack"].nunique()
     panel, line = ("model", "attack") if few else ("attack", "model")
@@ -123,7 +123,7 @@ def _draw_line(axis: Axes, line: pd.DataFrame, rate: str, look: dict[str, Any]) 
 
 
 def _draw_published(axis: Axes, goal: str, attack: str, *, largest: float) -> None:
-    """Draw the published curves of an attack's kind (fgsm or bim), or all; far larger eps make the axis logarithmic."""
+    """Draw the published curves of an attack's kind (fgsm or bim), or all; far larger eps need a logarithmic axis."""
     curves = attack_curves(goal)
     alike = curves[[attack.startswith(kind) for kind in curves["attack"]]]
     chosen = curves if alike.empty else alike
@@ -132,7 +132,7 @@ def _draw_published(axis: Axes, goal: str, attack: str, *, largest: float) -> No
         axis.plot(line["eps"], line["value"], dash, color=SHADES[str(model)], linewidth=1, marker="x", markersize=4)
     if chosen["eps"].max() > 2 * largest:
         axis.set_xscale("symlog", linthresh=largest / 10, linscale=0.4)
-        axis.set_xticks([largest / 10, largest, chosen["eps"].max()])
+        axis.set_xticks([0, largest / 10, largest, chosen["eps"].max()])
         axis.set_xticks([], minor=True)
         axis.xaxis.set_major_formatter("{x:g}")
 
