@@ -168,7 +168,7 @@ def sizes_markdown(table: pd.DataFrame) -> str:
         for line in table.to_dict("records")
     ]
     note = (
-        "Means of the samples that were fooled with both models, compared one by one (bootstrap; each interval has 95 %, "
-        f"not corrected for their number). {ANY_ATTACK.capitalize()}: the smallest that any attack on both found."
+        "Means of the samples that were fooled with both models, compared one by one (bootstrap; intervals of 95 %, "
+        f"not corrected for how many there are). {ANY_ATTACK.capitalize()}: the smallest that any attack on both found."
     )
     return f"{markdown_table([*head, 'needs the larger'], lines)}\n{note}\n"
