@@ -71,7 +71,8 @@ def sweep(shares, attack, **more):
         ([0.9, 0.5], [0.6, 0.5], "agrees", "surely more at 1, surely less at 0 of 2 eps"),
         ([0.6, 0.5], [0.9, 0.5], "differs", "surely more at 0, surely less at 1 of 2 eps"),
         ([0.9, 0.2], [0.6, 0.5], "undecided", "surely more at 1, surely less at 1 of 2 eps"),
-        ([0.7, 0.5], [0.69, 0.5], "undecided", "surely more at 0, surely less at 0 of 2 eps"),
+        ([0.7, 0.5], [0.69, 0.5], "differs", "surely more at 0, surely less at 0 of 2 eps"),  # not noticeable
+        ([0.58, 0.5], [0.5, 0.5], "undecided", "surely more at 1, surely less at 0 of 2 eps"),  # perhaps
     ],
 )
 def test_who_keeps_more_accuracy_is_decided_over_the_sweep(tmp_path, attack, order, capsules, cnn, finding, counts):
@@ -83,13 +84,21 @@ def test_who_keeps_more_accuracy_is_decided_over_the_sweep(tmp_path, attack, ord
     assert ("training loss" in line["claim"]) == ("training loss" in attack)
 
 
+def test_other_comparisons_of_a_suite_do_not_make_a_claim_less_sure(tmp_path):
+    shares = {MATRIX: [0.5], CNN: [0.46], **{f"other {place}": [0.5] for place in range(8)}}
+    write(tmp_path, "attacks", "comparisons", compare_models(sweep(shares, "fgsm")))
+    line = judged(tmp_path, "under FGSM")
+    assert ", p = 0.008, advantage 4.0 points (" in line["evidence"]  # 8 against 0: 2 * 2^-8
+
+
 def test_evidence_has_figures_intervals_and_p(tmp_path):
     rows = sweep({CNN: [0.6], MATRIX: [0.9]}, "fgsm", data="smallnorb")
     write(tmp_path, "attacks", "comparisons", compare_models(rows))
     (line,) = judge_claims(tmp_path).to_dict("records")
     ends = [f"({100 * low:.1f}-{100 * high:.1f})" for low, high in (wilson(180, N), wilson(120, N))]
     assert line["evidence"] == (
-        f"accuracy at eps 0.1: matrix-capsnet-small 90.0 % {ends[0]}, cnn 60.0 % {ends[1]}, n = 200, p < 0.001"
+        f"accuracy at eps 0.1: matrix-capsnet-small 90.0 % {ends[0]}, cnn 60.0 % {ends[1]}, n = 200, p < 0.001, "
+        f"advantage {paired_difference(60, 0, N).points}"
     )
     assert line["paper"] == "Hinton et al. 2018"  # their own dataset
 

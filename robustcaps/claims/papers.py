@@ -72,7 +72,7 @@ def _errs_more(worse: str, better: str) -> Judge:
 WHITE_BOX = [
     Claim(
         HINTON,
-        f"matrix capsules keep more accuracy than a CNN under {words}",
+        f"matrix capsules keep noticeably more accuracy than a CNN under {words}",
         "attacks",
         "comparisons",
         _matrix_against_cnn(rules.more_robust, attack=attack),

@@ -26,6 +26,7 @@ from robustcaps.claims.evidence import (
 )
 from robustcaps.comparisons import ALPHA, p_in_words
 from robustcaps.sizes import surely_larger
+from robustcaps.statistics import holm, mcnemar
 
 Where = Mapping[str, str]
 """Which lines of a table: what their columns say."""
@@ -75,18 +76,23 @@ def larger(
 
 
 def _duels(table: pd.DataFrame, mine: str, rival: str) -> list[tuple[Contest, Estimate]]:
-    """Return, for each eps of a table of comparisons, who keeps more accuracy by McNemar, and by how much."""
+    """Return, for each eps of a table of comparisons, who keeps more accuracy by McNemar, and by how much.
+
+    p is corrected by Holm for the eps of this claim alone: what else a suite compares says nothing about it.
+    """
+    lines = [
+        line for line in table[table["eps"] > 0].to_dict("records") if {line["first"], line["second"]} == {mine, rival}
+    ]
+    corrected = holm(mcnemar(*([line[f"only_{side}"] for line in lines] for side in ("first", "second"))))
     duels = []
-    for line in table[table["eps"] > 0].to_dict("records"):
-        if {line["first"], line["second"]} != {mine, rival}:
-            continue
+    for line, p in zip(lines, corrected, strict=True):
         sides = ("first", "second") if line["first"] == mine else ("second", "first")
         first, second = (Estimate.share(line[f"accuracy_{side}"], line["n"]) for side in sides)
         only_mine, only_rival = (line[f"only_{side}"] for side in sides)
         gain = paired_difference(only_mine, only_rival, line["n"])
-        sure = 0 if line["p"] >= ALPHA else 1 if gain.value > 0 else -1
-        note = f", {p_in_words(line['p'])}"
-        duels.append((Contest((mine, rival), first, second, sure, line["n"], line["eps"], note), gain))
+        sure = 0 if p >= ALPHA else 1 if gain.value > 0 else -1
+        contest = Contest((mine, rival), first, second, sure, line["n"], line["eps"], f", {p_in_words(p)}")
+        duels.append((contest, gain))
     return duels
 
 
@@ -96,8 +102,22 @@ def _under(table: pd.DataFrame, attack: str) -> pd.DataFrame:
 
 
 def more_robust(table: pd.DataFrame, *, attack: str, mine: str, rival: str) -> Judgement | None:
-    """Judge that a model keeps more accuracy than a rival: surely so at one eps at least, and at none surely less."""
-    return weigh([contest for contest, _ in _duels(_under(table, attack), mine, rival)], "accuracy")
+    """Judge that a model keeps noticeably more accuracy than a rival: surely at one eps at least, at none surely less.
+
+    It differs if there is surely no noticeable advantage at any eps, or none that is sure and a disadvantage that is.
+    """
+    duels = _duels(_under(table, attack), mine, rival)
+    if not duels:
+        return None
+    signs = [contest.sure for contest, _ in duels]
+    better, worse = noticeable([gain for _, gain in duels], [sign > 0 for sign in signs]), -1 in signs
+    finding: Finding = "undecided"
+    if better is False or (worse and 1 not in signs):
+        finding = "differs"
+    elif better and not worse:
+        finding = "agrees"
+    contest, gain = max(duels, key=lambda duel: (abs(duel[0].sure), abs(duel[1].value)))
+    return Judgement(finding, f"accuracy {contest}, advantage {gain.points}{count(signs)}")
 
 
 def fools_more(table: pd.DataFrame, *, model: str, attack: str, rival: str) -> Judgement | None:
