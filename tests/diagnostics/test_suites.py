@@ -70,7 +70,7 @@ def test_a_suite_of_diagnostics_leaves_verdicts_checks_gradients_figures_and_a_p
     result = cli("run", suite, "--plugin", plugin, "--out", "o")
     assert result.returncode == 0, result.stderr
     assert {path.name for path in out.iterdir()} == {
-        *("cells", "figures", "report.html", "run.json", "verdicts.csv", "verdicts.md", "checks.csv"),
+        *("cells", "figures", "report.html", "run.json", "verdicts.csv", "verdicts.md", "checks.csv", "checks.md"),
         *("gradients.csv", "gradients.md"),
     }
     names = {f"{name}.{ending}" for name in ("verdicts", "gradients") for ending in ("png", "svg")}
