@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from robustcaps.data.base import Data
 from robustcaps.registry import ATTACKS, DATASETS, DIAGNOSTICS, MODELS, Registry
 
+# Virtual machines may promise AMX and not have it. oneDNN reads this once, when it first computes, in whichever test.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for GPUs are tested on the CPU; read when triton is imported
 
 PLUGIN = '''

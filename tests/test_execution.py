@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -24,8 +23,6 @@ from robustcaps.suite import load_suite
 from robustcaps.workshop import Setting, Workshop
 from tests import tiny
 from tests.conftest import Cli
-
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # virtual machines may promise AMX and not have it
 
 ZOO = ["cnn", "cnn-small", "vector-capsnet", "vector-capsnet-small", "matrix-capsnet", "matrix-capsnet-small"]
 COMPILED, AUTOCAST = Execution(compile=True), Execution(autocast=True)
