@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from robustcaps.claims import glance_markdown
+from robustcaps.analysis.claims import glance_markdown
+from robustcaps.analysis.tables.summary import markdown
 from robustcaps.models.zoo import shipped
-from robustcaps.tables import markdown
 
 ROOT = Path(__file__).parent.parent
 

@@ -16,56 +16,65 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from robustcaps.attacks import Attack, Budget, Targeted, Untargeted, attack, load_attack
-    from robustcaps.catalogue import dataset, list_attacks, list_datasets, list_diagnostics, list_models, model
+    from robustcaps.attacks.evaluation import evaluate
     from robustcaps.data import load_data
     from robustcaps.data.base import Data
-    from robustcaps.detection import ReconstructionDetector, detect, detection_rates
-    from robustcaps.diagnostics import Finding, diagnose, diagnostic, measure_gradients
+    from robustcaps.diagnostics.checks.base import Finding, diagnostic
+    from robustcaps.diagnostics.gradients import measure_gradients
+    from robustcaps.diagnostics.reconstruction_detector import ReconstructionDetector, detect, detection_rates
+    from robustcaps.diagnostics.verdict import diagnose
     from robustcaps.errors import UserError
-    from robustcaps.evaluation import evaluate
-    from robustcaps.looks.draw import draw_perturbations, draw_reconstructions, draw_vote_distances
-    from robustcaps.looks.reconstruction import perturb_capsule, reconstruct
-    from robustcaps.looks.routing import vote_distances
+    from robustcaps.execution.runner import run
+    from robustcaps.introspection.figures import draw_perturbations, draw_reconstructions, draw_vote_distances
+    from robustcaps.introspection.routing import vote_distances
+    from robustcaps.models.reconstruction import perturb_capsule, reconstruct
     from robustcaps.models.zoo import build_model, load_model
-    from robustcaps.registry import load_plugin
-    from robustcaps.runner import run
+    from robustcaps.registry import (
+        dataset,
+        list_attacks,
+        list_datasets,
+        list_diagnostics,
+        list_models,
+        load_plugin,
+        model,
+    )
     from robustcaps.training import train
 
 _HOMES = {
     "Attack": "attacks",
     "Budget": "attacks",
     "Data": "data.base",
-    "Finding": "diagnostics",
-    "ReconstructionDetector": "detection",
+    "Finding": "diagnostics.checks.base",
+    "ReconstructionDetector": "diagnostics.reconstruction_detector",
     "Targeted": "attacks",
     "Untargeted": "attacks",
     "UserError": "errors",
     "attack": "attacks",
     "build_model": "models.zoo",
-    "dataset": "catalogue",
-    "detect": "detection",
-    "detection_rates": "detection",
-    "diagnose": "diagnostics",
-    "diagnostic": "diagnostics",
-    "draw_perturbations": "looks.draw",
-    "draw_reconstructions": "looks.draw",
-    "draw_vote_distances": "looks.draw",
-    "evaluate": "evaluation",
-    "list_attacks": "catalogue",
-    "list_datasets": "catalogue",
-    "list_diagnostics": "catalogue",
-    "list_models": "catalogue",
+    "dataset": "registry",
+    "detect": "diagnostics.reconstruction_detector",
+    "detection_rates": "diagnostics.reconstruction_detector",
+    "diagnose": "diagnostics.verdict",
+    "diagnostic": "diagnostics.checks.base",
+    "draw_perturbations": "introspection.figures",
+    "draw_reconstructions": "introspection.figures",
+    "draw_vote_distances": "introspection.figures",
+    "evaluate": "attacks.evaluation",
+    "list_attacks": "registry",
+    "list_datasets": "registry",
+    "list_diagnostics": "registry",
+    "list_models": "registry",
     "load_attack": "attacks",
     "load_data": "data",
     "load_model": "models.zoo",
     "load_plugin": "registry",
-    "measure_gradients": "diagnostics",
-    "model": "catalogue",
-    "perturb_capsule": "looks.reconstruction",
-    "reconstruct": "looks.reconstruction",
-    "run": "runner",
+    "measure_gradients": "diagnostics.gradients",
+    "model": "registry",
+    "perturb_capsule": "models.reconstruction",
+    "reconstruct": "models.reconstruction",
+    "run": "execution.runner",
     "train": "training",
-    "vote_distances": "looks.routing",
+    "vote_distances": "introspection.routing",
 }
 
 __all__ = [

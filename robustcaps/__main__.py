@@ -1,5 +1,5 @@
 """`python -m robustcaps` does what `robustcaps` does."""
 
-from robustcaps.cli import main
+from robustcaps.cli.app import main
 
 main()

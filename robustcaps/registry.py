@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from robustcaps.attacks.base import Attack
     from robustcaps.data.base import Data
-    from robustcaps.diagnostics.base import Diagnostic
+    from robustcaps.diagnostics.checks.base import Diagnostic
 
 T = TypeVar("T")
 Factory = TypeVar("Factory", bound=Callable[..., Any])
@@ -152,7 +152,33 @@ class Registry(Generic[T]):
 MODELS: Registry[nn.Module] = Registry("model", "robustcaps.models")
 DATASETS: Registry[Data] = Registry("dataset", "robustcaps.data")
 ATTACKS: Registry[Attack] = Registry("attack", "robustcaps.attacks")
-DIAGNOSTICS: Registry[Diagnostic] = Registry("diagnostic", "robustcaps.diagnostics")
+DIAGNOSTICS: Registry[Diagnostic] = Registry("diagnostic", "robustcaps.diagnostics.checks")
+
+
+model = MODELS.register
+"""Decorator: register a factory (*, classes, channels, size, **options) -> nn.Module as a model."""
+dataset = DATASETS.register
+"""Decorator: register a factory (*, split, limit, data_dir, progress, **options) -> Data as a dataset."""
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Return the names of the models, built in and from plugins, that match a wildcard pattern."""
+    return MODELS.names(pattern)
+
+
+def list_datasets(pattern: str = "*") -> list[str]:
+    """Return the names of the datasets that match a wildcard pattern."""
+    return DATASETS.names(pattern)
+
+
+def list_attacks(pattern: str = "*") -> list[str]:
+    """Return the names of the attacks that match a wildcard pattern."""
+    return ATTACKS.names(pattern)
+
+
+def list_diagnostics(pattern: str = "*") -> list[str]:
+    """Return the names of the diagnostics that match a wildcard pattern."""
+    return DIAGNOSTICS.names(pattern)
 
 
 def load_plugin(path: Path | str) -> None:

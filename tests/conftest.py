@@ -130,7 +130,7 @@ def cli(tmp_path: Path) -> Cli:
     """The command line in a process of its own, in an empty folder."""
 
     def call(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from robustcaps.cli import main; main()", *map(str, words)]
+        command = [sys.executable, "-c", "from robustcaps.cli.app import main; main()", *map(str, words)]
         env = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "OMP_NUM_THREADS": "1", **environment}
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, check=False, timeout=240)
 

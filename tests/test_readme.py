@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from benchmarks.perf import table
 from benchmarks.readme import filled
 from robustcaps.attacks import load_attack
-from robustcaps.cli import app
+from robustcaps.cli.app import app
 from robustcaps.diagnostics.verdict import load_diagnostic
-from robustcaps.suite import Suite
+from robustcaps.suite.spec import Suite
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -73,6 +73,6 @@ def test_our_sweeps_take_the_passes_that_the_readme_says_and_leave_what_others_l
 
 
 def test_the_number_of_adapted_attacks_is_right():
-    adapters = pytest.importorskip("robustcaps.attacks.adapters.of_torchattacks")
-    others = pytest.importorskip("robustcaps.attacks.adapters.of_foolbox")
+    adapters = pytest.importorskip("robustcaps.attacks.adapters.torchattacks_attacks")
+    others = pytest.importorskip("robustcaps.attacks.adapters.foolbox_attacks")
     assert f"| {len(adapters.NATIVE) + len(others.NATIVE)} attacks of these libraries" in README

@@ -15,8 +15,8 @@ from rich.progress import track
 
 import robustcaps as rc
 from benchmarks.calibration.collection import COLLECTION, EPS, blobs, specimen
-from robustcaps.files import write_atomically
-from robustcaps.statistics import wilson
+from robustcaps.utils.files import write_atomically
+from robustcaps.utils.statistics import wilson
 
 FOLDER = Path(__file__).parents[2] / "results" / "calibration"
 IMAGES = 200

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from robustcaps.attacks import load_attack
-from robustcaps.attacks.budget import Budget
-from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.budgets import Budget
+from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Untargeted
 from robustcaps.attacks.gradient import Iterative
 from robustcaps.data.base import Data
-from robustcaps.randomness import Draws
+from robustcaps.utils.sample_random import Draws
 
 EPS = 0.1
 PLACES = torch.tensor([[7.0, 7.0], [7.0, 20.0], [20.0, 7.0], [20.0, 20.0], [13.5, 13.5]])

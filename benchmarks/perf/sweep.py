@@ -13,7 +13,7 @@ from torch import Tensor
 
 import robustcaps as rc
 from benchmarks.perf.timing import stopwatch
-from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.data.base import Data
 
 FOOLBOX: Any = foolbox  # it does not declare what it exports

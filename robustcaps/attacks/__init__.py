@@ -7,18 +7,18 @@ from typing import Any
 
 from robustcaps.attacks import (
     apgd,
+    baselines,
+    bisection,
     carlini_wagner,
     deepfool,
     gradient,
-    ladder,
     reconstruction,
-    simple,
     square,
     transfer,
     votes,
 )
 from robustcaps.attacks.base import Attack, attack
-from robustcaps.attacks.budget import Budget, Unit
+from robustcaps.attacks.budgets import Budget, Unit
 from robustcaps.attacks.goals import Aim, Goal, Targeted, Untargeted
 from robustcaps.attacks.norms import NormName
 from robustcaps.options import validate_options
@@ -33,20 +33,20 @@ __all__ = [
     "Untargeted",
     "apgd",
     "attack",
+    "baselines",
+    "bisection",
     "carlini_wagner",
     "deepfool",
     "gradient",
-    "ladder",
     "load_attack",
     "reconstruction",
-    "simple",
     "square",
     "transfer",
     "votes",
 ]
 
-ATTACKS.provide("torchattacks", "robustcaps.attacks.adapters.of_torchattacks", extra="attacks")
-ATTACKS.provide("foolbox", "robustcaps.attacks.adapters.of_foolbox", extra="attacks")
+ATTACKS.provide("torchattacks", "robustcaps.attacks.adapters.torchattacks_attacks", extra="attacks")
+ATTACKS.provide("foolbox", "robustcaps.attacks.adapters.foolbox_attacks", extra="attacks")
 
 
 def load_attack(

@@ -11,14 +11,14 @@ from pydantic import Field
 from torch import Tensor
 
 from robustcaps.attacks.base import Attack
-from robustcaps.attacks.budget import Budget
-from robustcaps.attacks.counted import CountedModel
+from robustcaps.attacks.budgets import Budget
+from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.gradient import Eot, Restarts, inside, random_start, reached, value_and_gradient
 from robustcaps.attacks.losses import LOSSES, LossName
 from robustcaps.attacks.norms import Norm
-from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS
+from robustcaps.utils.sample_random import Draws
 
 ALPHA = 0.75
 """Share of the new step in a move; the rest repeats the move before."""

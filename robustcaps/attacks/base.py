@@ -13,15 +13,15 @@ from typing import Any, Self, TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from robustcaps.attacks.budget import Budget, Unit, budgets
-from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.budgets import Budget, Unit, budgets
+from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Aim, Goal, Targeted, Untargeted
 from robustcaps.attacks.guard import Snapshot, proposal_violations
 from robustcaps.attacks.norms import NormName
-from robustcaps.attacks.rations import Ration
+from robustcaps.attacks.query_budget import Ration
 from robustcaps.errors import UserError
-from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS
+from robustcaps.utils.sample_random import Draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class Attack(ABC):
         for budget in budgets:
             before, booked = counted.counts.copy(), counted.noise.booked
             try:
-                with counted.watched():
+                with counted.inference():
                     if ration is None:
                         proposed: Any = next(proposals, None)
                     else:

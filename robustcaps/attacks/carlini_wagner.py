@@ -9,13 +9,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from robustcaps.attacks.closest import Closest
-from robustcaps.attacks.counted import CountedModel
+from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.losses import logit_margin
+from robustcaps.attacks.minimum_norm import Closest
 from robustcaps.attacks.norms import NormName
-from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS
+from robustcaps.utils.sample_random import Draws
 
 PROGRESS = 0.9999
 """A sample goes on while its lowest objective falls below this share of what it was a tenth of the steps ago."""

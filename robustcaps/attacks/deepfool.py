@@ -8,12 +8,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from robustcaps.attacks.closest import Closest
-from robustcaps.attacks.counted import CountedModel
+from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal, Untargeted
+from robustcaps.attacks.minimum_norm import Closest
 from robustcaps.attacks.norms import NORMS, Norm, NormName
-from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS
+from robustcaps.utils.sample_random import Draws
 
 NUDGE = 1e-4
 """Added to the length of every step, as the authors do: a boundary is to be crossed, not touched."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from robustcaps.errors import UserError, did_you_mean
-from robustcaps.randomness import Draws
+from robustcaps.utils.sample_random import Draws
 
 TARGET_STREAM = 2**31 - 1
 """The stream of random numbers that random targets come from: none that an attack would draw from."""

@@ -10,13 +10,13 @@ from pydantic import Field
 from torch import Tensor
 
 from robustcaps.attacks.base import Attack
-from robustcaps.attacks.budget import Budget
-from robustcaps.attacks.counted import CountedModel
+from robustcaps.attacks.budgets import Budget
+from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.losses import Loss, LossName, loss_named
 from robustcaps.attacks.norms import Norm
-from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS
+from robustcaps.utils.sample_random import Draws
 
 Steps = Annotated[int, Field(ge=1, description="gradient steps")]
 StepShare = Annotated[

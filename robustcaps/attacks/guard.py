@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustcaps.attacks.budget import TOLERANCE, Budget
+from robustcaps.attacks.budgets import TOLERANCE, Budget
 from robustcaps.models.base import Classifier
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from robustcaps.attacks.counted import CountedModel
+from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal, Targeted
 from robustcaps.errors import UserError
 

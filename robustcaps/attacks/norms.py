@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from robustcaps.randomness import Draws
+from robustcaps.utils.sample_random import Draws
 
 NormName = Literal["linf", "l2"]
 

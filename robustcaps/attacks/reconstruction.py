@@ -9,14 +9,14 @@ from pydantic import Field
 from torch import Tensor
 
 from robustcaps.attacks.base import Attack
-from robustcaps.attacks.budget import Budget
-from robustcaps.attacks.counted import CountedModel
+from robustcaps.attacks.budgets import Budget
+from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.gradient import Steps, inside, reached, value_and_gradient
 from robustcaps.attacks.losses import log_odds_against
-from robustcaps.looks.reconstruction import class_capsules, decoder_of
-from robustcaps.randomness import Draws
+from robustcaps.models.reconstruction import class_capsules, decoder_of
 from robustcaps.registry import ATTACKS
+from robustcaps.utils.sample_random import Draws
 
 
 def fool_then_reconstruct(model: CountedModel, images: Tensor, goal: Goal) -> tuple[Tensor, Tensor]:

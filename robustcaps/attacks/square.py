@@ -12,13 +12,13 @@ from pydantic import Field
 from torch import Tensor
 
 from robustcaps.attacks.base import Attack
-from robustcaps.attacks.budget import Budget
-from robustcaps.attacks.counted import CountedModel
+from robustcaps.attacks.budgets import Budget
+from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.losses import cross_entropy_on_logits, logit_margin
 from robustcaps.attacks.norms import NormName
-from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS
+from robustcaps.utils.sample_random import Draws
 
 HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 """The shares of the queries after which p is halved: as the authors do after 10, 50, 200, 500, ... of 10,000."""

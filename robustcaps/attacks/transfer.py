@@ -11,14 +11,14 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
 from robustcaps.attacks.base import Attack
-from robustcaps.attacks.budget import Budget
-from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.budgets import Budget
+from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.nested import Inner, build_inner
 from robustcaps.errors import UserError
 from robustcaps.models.cards import weights_digest
-from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS
+from robustcaps.utils.sample_random import Draws
 
 
 class Ensemble(nn.Module):

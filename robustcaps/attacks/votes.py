@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from robustcaps.attacks.base import Attack
-from robustcaps.attacks.counted import CountedModel
+from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.gradient import Iterative, Restarts, Steps, StepShare
 from robustcaps.attacks.losses import log_odds_against

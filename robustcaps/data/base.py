@@ -85,3 +85,15 @@ def check_images(images: Tensor, labels: Tensor, classes: int) -> None:
         raise UserError("images must be finite and lie in [0, 1].")
     if labels.min() < 0 or labels.max() >= classes:
         raise UserError(f"labels must lie in 0..{classes - 1}; found {int(labels.min())}..{int(labels.max())}.")
+
+
+def as_data(data: Data | tuple[Tensor, Tensor]) -> Data:
+    """Return data as it is, or a pair of tensors (images, labels) as data."""
+    if isinstance(data, Data):
+        return data
+    pair = tuple(data) if isinstance(data, (tuple, list)) else ()
+    if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
+        raise UserError("data: must be a dataset of load_data, or a pair of tensors (images, labels).")
+    images, labels = pair
+    classes = int(labels.max()) + 1 if len(labels) else 0
+    return Data(images, labels, class_names=tuple(map(str, range(classes))))

@@ -15,10 +15,10 @@ import torch
 from PIL import Image, UnidentifiedImageError
 
 from robustcaps.data.base import Data, Progress
-from robustcaps.data.order import shuffled_rows
 from robustcaps.data.protocol import PIXELS, SEEN, Pixels, prepare
+from robustcaps.data.shuffling import shuffled_rows
 from robustcaps.data.sources import BY_HAND
-from robustcaps.data.views import Views, rows_of
+from robustcaps.data.viewpoints import Views, rows_of
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
 

@@ -24,8 +24,8 @@ from pydantic import Field
 
 from robustcaps.data.base import Data, Progress
 from robustcaps.data.mnist import MNIST, SIDE, read_split
-from robustcaps.data.order import shuffled_rows
 from robustcaps.data.protocol import Pixels
+from robustcaps.data.shuffling import shuffled_rows
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
 

@@ -17,7 +17,7 @@ from robustcaps.data.files import Digest, digest_of, find_file
 from robustcaps.data.norb import CODES, DIGESTS_FILE, FILE_NAMES, ROWS, Header, read_header, read_rows
 from robustcaps.data.protocol import CATEGORIES, EYES, SEEN, Eyes
 from robustcaps.data.sources import SOURCES
-from robustcaps.data.views import Views, prepare_rows, rows_of
+from robustcaps.data.viewpoints import Views, prepare_rows, rows_of
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
 

@@ -14,8 +14,8 @@ from robustcaps.attacks import load_attack
 from robustcaps.attacks.base import Attack
 from robustcaps.attacks.norms import NormName
 from robustcaps.data.base import Data, Progress
-from robustcaps.detection import ReconstructionDetector, detect
-from robustcaps.detection_tables import CLEAN
+from robustcaps.diagnostics.kinds.detection import CLEAN
+from robustcaps.diagnostics.reconstruction_detector import ReconstructionDetector, detect
 from robustcaps.errors import UserError
 
 AttackWords = str | dict[str, Any]

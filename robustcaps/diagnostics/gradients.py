@@ -1,101 +1,81 @@
-"""Checks of the gradients themselves: are they there, do they tell the truth, and do they still a step further on."""
+"""Gradients by loss: how many entries are exactly zero, and how large the others are (Hinton et al. 2018, section 5).
+
+The paper's own check for gradient masking. What it shows depends on the loss: on logits, on the scores in [0,1], or on
+the loss that the model was trained with, which is flat once its margins are met.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Literal
 
-from pydantic import Field
+import pandas as pd
+import torch
+from torch import Tensor, nn
 
-from robustcaps.diagnostics.base import Finding, diagnostic
-from robustcaps.diagnostics.case import Case
-from robustcaps.diagnostics.contest import MISSED, surely
-from robustcaps.diagnostics.signs import (
-    HALF,
-    agreement,
-    chance,
-    margin_gradient,
-    repeatability,
-    secant,
-    smoothness,
-    useless,
-)
-from robustcaps.diagnostics.textbook import textbook_start
+from robustcaps.attacks.counting import CountedModel, Counts
+from robustcaps.attacks.goals import Untargeted
+from robustcaps.attacks.gradient import value_and_gradient
+from robustcaps.attacks.losses import LOSSES, LossName
+from robustcaps.attacks.norms import NORMS
+from robustcaps.data.base import Data, Progress, as_data
+from robustcaps.diagnostics.checks.shielded_model import Subject
+from robustcaps.errors import UserError
+from robustcaps.models.base import Classifier
+from robustcaps.models.inference import device_of, eval_mode, predict
 
-LUCK = 0.1
-"""A model whose margins are chance for a tenth or more is a randomised defence, not one that rounds differently."""
-
-Cosine = Annotated[float, Field(ge=-1, le=1, description="smallest cosine that is no sign of masking")]
-
-
-@diagnostic(
-    "zero-gradient",
-    kind="cause",
-    source="Athalye, Carlini, Wagner 2018; Hinton, Sabour, Frosst 2018",
-    remedy="Attack logits before they saturate; substitute the backward pass; attack without gradients.",
-)
-def zero_gradient(case: Case) -> Finding:
-    """Samples whose gradient is zero everywhere, or not finite: no gradient attack can move them."""
-    gradient = case.once(textbook_start).gradient
-    lost, hopeless = useless(gradient), useless(case.once(margin_gradient))
-    pixels = float((gradient == 0).float().mean())
-    words = f"{int(lost.sum())} of {case.n} samples have no gradient; {pixels:.0%} of all pixels' are exactly zero"
-    if case.subject.complaint:
-        words += f" ({case.subject.complaint})"
-    proof = surely(int(hopeless.sum()), case.n) > MISSED
-    return Finding(bool(lost.any()), float(lost.float().mean()), 0.0, words, proof)
+By = Literal["logits", "scores", "training"]
+CLIMBED: dict[By, LossName] = {"logits": "plain-ce", "scores": "ce-scores", "training": "training"}
+"""The cross-entropy of the logits as every textbook writes it, that of the scores, and the training loss."""
+BATCH = 64
 
 
-@diagnostic(
-    "gradient-scale",
-    kind="cause",
-    source="Hinton, Sabour, Frosst 2018",
-    remedy="Attack logits before they saturate, with a loss that no scale changes (margin, DLR).",
-)
-def gradient_scale(
-    case: Case, *, orders: Annotated[float, Field(gt=0, description="orders of magnitude that are too many")] = 4.0
-) -> Finding:
-    """Gradients far smaller than the slope between images of two classes: the function is flat where attacks begin."""
-    size = case.once(secant)
-    words = f"the gradient at the images is 10^{size:.1f} of the slope towards images of other classes"
-    return Finding(size < -orders, size, -orders, words)
+def measure_gradients(
+    model: nn.Module,
+    data: Data | tuple[Tensor, Tensor],
+    *,
+    losses: Sequence[By] | None = None,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Return what d loss / d image is like: one row per (loss, sample).
+
+    zeros: share of entries that are exactly zero; l2, linf: its norms; finite: whether all entries are; right: whether
+    the model is. `losses` are all that the model has: 'logits' of any, 'scores' and 'training' of the zoo's.
+    """
+    data = as_data(data)
+    known: tuple[By, ...] = tuple(CLIMBED) if isinstance(model, Classifier) else ("logits",)
+    chosen = known if losses is None else losses
+    for name in chosen:
+        if name not in known:
+            raise UserError(f"losses: this model has no '{name}'. Choose from: {', '.join(known)}.")
+    parts = []
+    with eval_mode(model):
+        for done, name in enumerate(chosen, start=1):
+            parts += _rows_by(name, model, data)
+            if progress:
+                progress(done, len(chosen))
+    return pd.concat(parts, ignore_index=True)
 
 
-@diagnostic(
-    "finite-difference",
-    kind="cause",
-    source="Athalye, Carlini, Wagner 2018; Carlini et al. 2019",
-    remedy="Substitute the backward pass (BPDA) or attack without gradients: autograd does not tell the truth.",
-)
-def finite_difference(case: Case, *, least: Cosine = HALF) -> Finding:
-    """Whether moves change the outputs as autograd foretells, whatever the size of the move."""
-    cosine = case.once(agreement)
-    words = f"derivatives by autograd and by finite differences have a cosine of {cosine:.2f}"
-    return Finding(cosine < least, cosine, least, words)
+def _rows_by(name: By, model: nn.Module, data: Data) -> list[pd.DataFrame]:
+    """Return the rows of a loss, batch by batch."""
+    asked = model if isinstance(model, Classifier) else Subject(model)
+    device = device_of(model)
+    rows = []
+    for start in range(0, len(data), BATCH):
+        images, labels = (part[start : start + BATCH].to(device) for part in (data.images, data.labels))
+        counted = CountedModel(asked, Counts.zeros(len(images)))
+        _, gradient, logits = value_and_gradient(LOSSES[CLIMBED[name]], counted, images, Untargeted(labels))
+        with torch.no_grad():
+            answers = predict(counted(images) if logits is None else logits)
+        columns = {"index": torch.arange(start, start + len(images)), "label": labels, "right": answers == labels}
+        columns |= _describe(gradient)
+        rows.append(pd.DataFrame({key: value.cpu().numpy() for key, value in columns.items()}).assign(loss=name))
+    return rows
 
 
-@diagnostic(
-    "loss-surface",
-    kind="cause",
-    source="Ilyas, Engstrom, Madry 2019; Xiao, Zhong, Zheng 2020",
-    remedy="Average gradients over a neighbourhood, restart often, or attack without gradients.",
-)
-def loss_surface(case: Case, *, least: Cosine = HALF) -> Finding:
-    """Whether a gradient still holds a tenth of eps away; where it does not, each step is a leap in the dark."""
-    cosine = case.once(smoothness)
-    words = f"gradients at an image and a tenth of eps beside it have a cosine of {cosine:.2f}"
-    return Finding(cosine < least, cosine, least, words)
-
-
-@diagnostic(
-    "randomised",
-    kind="cause",
-    source="Athalye, Carlini, Wagner 2018",
-    remedy="Average gradients over many passes (EOT), and judge by many passes.",
-)
-def randomised(
-    case: Case, *, most: Annotated[float, Field(ge=0, description="largest share of chance in the margins")] = 1e-4
-) -> Finding:
-    """Whether the same image gets other answers, or other gradients, in another pass."""
-    cosine, part = case.once(repeatability), case.once(chance)
-    words = f"{part:.2g} of the margins is chance, and gradients of two passes have a cosine of {cosine:.2f}"
-    return Finding(part > most or cosine < 1.0 - most, part, most, words, proof=part > LUCK or cosine < HALF)
+def _describe(gradient: Tensor) -> dict[str, Tensor]:
+    """Return the figures of each sample's gradient."""
+    flat = gradient.flatten(1)
+    sizes = {name: NORMS[name].size(gradient) for name in ("l2", "linf")}
+    return {"zeros": (flat == 0).double().mean(1), **sizes, "finite": torch.isfinite(flat).all(1)}

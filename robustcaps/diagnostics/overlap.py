@@ -11,7 +11,7 @@ from torch import nn
 from robustcaps.attacks.norms import NormName
 from robustcaps.data.base import Data, Progress
 from robustcaps.errors import UserError
-from robustcaps.models.modes import evaluating
+from robustcaps.models.inference import device_of, eval_mode
 
 BATCH = 64
 BOX = 20
@@ -49,9 +49,9 @@ def box_overlap(factors: pd.DataFrame) -> NDArray[np.float64]:
 
 def _two_strongest(model: nn.Module, data: Data, progress: Progress | None) -> torch.Tensor:
     """Return the classes of the two highest logits (n, 2), none (-1) where logits are not finite."""
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     answers = []
-    with evaluating(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         for images in torch.split(data.images, BATCH):
             logits = model(images.to(device)).cpu()
             finite = torch.isfinite(logits).all(1, keepdim=True)

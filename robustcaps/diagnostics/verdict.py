@@ -8,24 +8,22 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import pandas as pd
-import torch
 from torch import Tensor, nn
 
 from robustcaps.attacks.norms import NormName
-from robustcaps.data.base import Data, Progress
-from robustcaps.diagnostics.base import Diagnostic, Finding
-from robustcaps.diagnostics.case import Case, Contest, Textbook, TextbookLoss
-from robustcaps.diagnostics.contest import fooled_in_all
-from robustcaps.diagnostics.soundness import unfit
-from robustcaps.diagnostics.subject import ModelFailed
-from robustcaps.diagnostics.textbook import textbook_attack
+from robustcaps.data.base import Data, Progress, as_data
+from robustcaps.diagnostics.checks.attack_checks import fooled_in_all
+from robustcaps.diagnostics.checks.base import Diagnostic, Finding
+from robustcaps.diagnostics.checks.baseline_attack import textbook_attack
+from robustcaps.diagnostics.checks.context import Case, Contest, Textbook, TextbookLoss
+from robustcaps.diagnostics.checks.evaluation_checks import unfit
+from robustcaps.diagnostics.checks.shielded_model import ModelFailed
 from robustcaps.errors import UserError, did_you_mean
-from robustcaps.evaluation import as_data
-from robustcaps.models.modes import evaluating
+from robustcaps.models.inference import device_of, eval_mode
 from robustcaps.options import validate_options
 from robustcaps.registry import DIAGNOSTICS
-from robustcaps.seeds import derive_seed, seeded
-from robustcaps.statistics import wilson
+from robustcaps.utils.seeds import derive_seed, seeded
+from robustcaps.utils.statistics import wilson
 
 Status = Literal["trusted", "suspicious", "masked"]
 COLUMNS = ("check", "kind", "flagged", "proof", "value", "threshold", "words", "meaning", "source", "remedy")
@@ -88,7 +86,7 @@ def diagnose(
         raise UserError(f"steps: at least one step, of a size in (0, 1] of eps, not {steps} of {step}.")
     chosen = [load_diagnostic(check) for check in (DIAGNOSTICS.names() if checks is None else checks)]
     textbook = Textbook(loss, steps, min(1.0, 2.5 / steps) if step is None else step)
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     with _quiet(model), seeded(derive_seed(seed), device):
         case = Case(model, as_data(data), eps, norm=norm, textbook=textbook, seed=seed)
         problem = unfit(case)
@@ -117,7 +115,7 @@ def _quiet(model: nn.Module) -> Iterator[None]:
     for parameter in wanted:
         parameter.requires_grad_(False)  # noqa: FBT003
     try:
-        with evaluating(model):
+        with eval_mode(model):
             yield
     finally:
         for parameter in wanted:

@@ -24,9 +24,9 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from robustcaps.errors import UserError
-from robustcaps.files import write_atomically
 from robustcaps.options import first_problem
-from robustcaps.suite import AdversaryEps, AdversarySteps, HoldoutTest, StopError
+from robustcaps.suite.spec import AdversaryEps, AdversarySteps, HoldoutTest, StopError
+from robustcaps.utils.files import write_atomically
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

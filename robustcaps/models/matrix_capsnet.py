@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from robustcaps.capsules.health import routing_signs
 from robustcaps.capsules.layers import POSE_SIDE, POSE_SIZE, EMRules, MatrixCapsules, MatrixPrimaryCapsules, Schedule
 from robustcaps.capsules.losses import margin_loss, spread_loss, spread_margin
 from robustcaps.capsules.routing import Activation, Competition, Routed, Step, convolution, everywhere
-from robustcaps.capsules.signs import routing_signs
 from robustcaps.errors import UserError
 from robustcaps.models.base import CapsuleClassifier, Reading, Recipe
 from robustcaps.models.normalise import Normalise, build_normaliser

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import nn
 
-from robustcaps.devices import pick_device
 from robustcaps.errors import UserError
 from robustcaps.models.cards import Card, card_file, digest_of, fill, read_card, read_tensors
 from robustcaps.options import validate_options
 from robustcaps.registry import MODELS
-from robustcaps.seeds import seeded
+from robustcaps.utils.devices import pick_device
+from robustcaps.utils.seeds import seeded
 
 WEIGHTS = Path(__file__).parent / "weights"
 """Shipped weights: <data>/<model>-<tag>.safetensors and .json."""

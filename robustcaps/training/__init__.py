@@ -9,11 +9,10 @@ from typing import Any
 
 from robustcaps.data import load_data
 from robustcaps.data.base import Data
-from robustcaps.devices import pick_device
 from robustcaps.errors import UserError
-from robustcaps.execution import TRAINED, Execution
 from robustcaps.models.base import Classifier, Recipe
 from robustcaps.models.cards import Card, Settings
+from robustcaps.models.precision import TRAINED, Precision
 from robustcaps.models.zoo import build_model, model_options
 from robustcaps.training.folder import open_folder
 from robustcaps.training.listener import Listener
@@ -21,6 +20,7 @@ from robustcaps.training.loop import Training, fit
 from robustcaps.training.result import command_line, finish
 from robustcaps.training.samples import hold_out, hold_out_test, load_train_split
 from robustcaps.training.targets import check_targets
+from robustcaps.utils.devices import pick_device
 
 __all__ = ["Listener", "train"]
 
@@ -70,8 +70,8 @@ def train(
     listener = listener or Listener()
     chosen = model_options(name, options or {})
     place = pick_device(device)
-    execution = Execution(compile=compile, autocast=autocast)
-    execution.check(place)
+    precision = Precision(compile=compile, autocast=autocast)
+    precision.check(place)
     sources: dict[str, Any] = {"limit": limit, "data_dir": data_dir, "progress": listener.loading}
     samples = load_train_split(data, data_options or {}, **sources)
     test = load_data(data, split="test", **sources, **(data_options or {}))
@@ -91,9 +91,9 @@ def train(
     finished = open_folder(training, resume=resume)
     if finished is not None:
         return finished
-    execution.prepare(model, name=name, methods=TRAINED)
+    precision.prepare(model, name=name, methods=TRAINED)
     log = fit(training, model)
-    command = " ".join([command_line(settings, options or {}), *(f"--{switch}" for switch in execution.switched_on)])
+    command = " ".join([command_line(settings, options or {}), *(f"--{switch}" for switch in precision.switched_on)])
     return finish(training, model, log, test, validation=validation, command=command)
 
 

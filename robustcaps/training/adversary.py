@@ -8,14 +8,14 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from robustcaps.attacks.budget import Budget
-from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.budgets import Budget
+from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Untargeted
 from robustcaps.attacks.gradient import Iterative
 from robustcaps.models.cards import Settings
-from robustcaps.models.modes import evaluating
-from robustcaps.randomness import Draws
+from robustcaps.models.inference import eval_mode
 from robustcaps.training.accuracy import CHUNK, predict, share_right
+from robustcaps.utils.sample_random import Draws
 
 RISE = 0.3
 """The share of a training in which eps rises from 0, linearly: a large one at once may keep a network from learning."""
@@ -68,5 +68,5 @@ def _attacked(
     attack: Iterative, model: nn.Module, images: Tensor, labels: Tensor, budget: Budget, draws: Draws
 ) -> Tensor:
     """Return the attacked images; the model is asked as it would answer after the training, without dropout."""
-    with evaluating(model):
+    with eval_mode(model):
         return attack.run(CountedModel(model, Counts.zeros(len(images))), images, Untargeted(labels), budget, draws)

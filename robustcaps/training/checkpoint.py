@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from robustcaps.errors import UserError
-from robustcaps.files import write_atomically
 from robustcaps.models.cards import Settings, fill, pack, read_tensors
+from robustcaps.utils.files import write_atomically
 
 Row = dict[str, float | str | None]
 """A line of the log: what an epoch came to."""

@@ -17,10 +17,8 @@ from torch.optim import AdamW, Optimizer
 
 from robustcaps.data.base import Data
 from robustcaps.errors import TrainingFailed
-from robustcaps.files import write_atomically
 from robustcaps.models.base import Classifier
 from robustcaps.models.cards import Settings
-from robustcaps.seeds import derive_seed, seeded
 from robustcaps.training.accuracy import predict, share_right
 from robustcaps.training.adversary import Adversary
 from robustcaps.training.checkpoint import Row, number, restore_checkpoint, write_checkpoint
@@ -28,6 +26,8 @@ from robustcaps.training.health import count_classes, describe_guesses, has_coll
 from robustcaps.training.listener import Listener
 from robustcaps.training.samples import centre_crop, random_batches
 from robustcaps.training.targets import labels_to_learn, objects_in
+from robustcaps.utils.files import write_atomically
+from robustcaps.utils.seeds import derive_seed, seeded
 
 PROBE = 500
 """So many train samples, chosen at random, tell the train accuracy of an epoch."""

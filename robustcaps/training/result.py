@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from robustcaps.data.base import Data
-from robustcaps.files import write_atomically
 from robustcaps.models.base import Classifier
 from robustcaps.models.cards import Card, Settings, card_file, digest_of, fill, read_tensors, write_weights
-from robustcaps.statistics import wilson
 from robustcaps.training.accuracy import predict, share_right
 from robustcaps.training.adversary import EXAM_SAMPLES, EXAM_STEPS
 from robustcaps.training.checkpoint import Row, number
 from robustcaps.training.loop import Training
 from robustcaps.training.targets import labels_to_learn, objects_in
+from robustcaps.utils.files import write_atomically
+from robustcaps.utils.statistics import wilson
 
 
 def finish(training: Training, model: Classifier, log: list[Row], test: Data, *, validation: str, command: str) -> Card:

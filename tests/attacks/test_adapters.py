@@ -15,21 +15,21 @@ import torch
 from torch import nn
 
 import robustcaps as rc
-from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.data.base import Data
 from robustcaps.errors import UserError
 from robustcaps.options import options_schema
-from robustcaps.randomness import Draws
 from robustcaps.registry import ATTACKS, Registry
+from robustcaps.utils.sample_random import Draws
 
 torchattacks = pytest.importorskip("torchattacks")
 foolbox = pytest.importorskip("foolbox")
 
 from foolbox.attacks import brendel_bethge  # noqa: E402
 
-from robustcaps.attacks.adapters import of_foolbox, of_torchattacks  # noqa: E402
+from robustcaps.attacks.adapters import foolbox_attacks, torchattacks_attacks  # noqa: E402
 
-LIBRARIES = {"torchattacks": of_torchattacks, "foolbox": of_foolbox}
+LIBRARIES = {"torchattacks": torchattacks_attacks, "foolbox": foolbox_attacks}
 ALL = {f"{prefix}.{name}": native for prefix, module in LIBRARIES.items() for name, native in module.NATIVE.items()}
 EPS = {"linf": 0.4, "l2": 4.0}
 ANYWHERE = {"linf": 1.0, "l2": 8.0}
@@ -180,14 +180,14 @@ def test_a_seed_gives_the_same_images_again_and_another_seed_others_if_randomise
 
 
 def test_every_exported_attack_is_adapted_or_left_out_with_a_reason():
-    made = [native.make for native in of_torchattacks.NATIVE.values()]
+    made = [native.make for native in torchattacks_attacks.NATIVE.values()]
     assert len(set(made)) == len(made)
     left_out = {name for name in torchattacks.__all__ if getattr(torchattacks, name) not in made}
-    assert {name.lower() for name in left_out} == of_torchattacks.EXCLUDED.keys()
+    assert {name.lower() for name in left_out} == torchattacks_attacks.EXCLUDED.keys()
     exported = {kind for kind in vars(foolbox.attacks).values() if inspect.isclass(kind)} - {foolbox.attacks.Attack}
-    made = [native.make for native in of_foolbox.NATIVE.values()]
+    made = [native.make for native in foolbox_attacks.NATIVE.values()]
     assert len(set(made)) == len(made) and set(made) <= exported
-    assert len(exported - set(made)) == len(of_foolbox.EXCLUDED)
+    assert len(exported - set(made)) == len(foolbox_attacks.EXCLUDED)
     for prefix, module in LIBRARIES.items():
         for name, reason in module.EXCLUDED.items():
             with pytest.raises(UserError) as error:
@@ -302,7 +302,7 @@ LIST = """
 import sys, robustcaps as rc
 rc.load_attack("fgsm", eps=0.1)
 assert "robustcaps.attacks.adapters" not in sys.modules
-from robustcaps.cli import main
+from robustcaps.cli.app import main
 sys.argv = ["robustcaps", "list", "attacks"]
 main()
 """

@@ -10,13 +10,13 @@ from torch import nn
 
 import robustcaps as rc
 from robustcaps.attacks.apgd import Apgd, _Climb, checkpoints
-from robustcaps.attacks.budget import Budget
-from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.budgets import Budget
+from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Targeted, Untargeted
 from robustcaps.attacks.gradient import random_start
 from robustcaps.attacks.losses import LOSSES
 from robustcaps.errors import UserError
-from robustcaps.randomness import Draws
+from robustcaps.utils.sample_random import Draws
 
 
 def classifier(classes=5, scale=1.0):

@@ -8,10 +8,10 @@ import torch
 
 import robustcaps as rc
 from robustcaps.attacks import load_attack
-from robustcaps.attacks.budget import Budget, budgets
+from robustcaps.attacks.budgets import Budget, budgets
 from robustcaps.attacks.goals import Aim
 from robustcaps.errors import UserError
-from robustcaps.randomness import Draws
+from robustcaps.utils.sample_random import Draws
 
 MISTAKES = [
     ({"use": "fgms", "eps": 0.1}, "unknown attack 'fgms'. Did you mean 'fgsm'?"),

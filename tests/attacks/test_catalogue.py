@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 import robustcaps as rc
-from robustcaps.outcome import Outcome
+from robustcaps.analysis.results import read_rows
+from robustcaps.attacks.violations import IN_CELLS, IN_ROWS
+from robustcaps.execution.execute_cell import Outcome
+from robustcaps.execution.runner import Run
 from robustcaps.registry import ATTACKS, DATASETS, MODELS
-from robustcaps.results import read_rows
-from robustcaps.runner import Run
-from robustcaps.violations import IN_CELLS, IN_ROWS
 from tests.conftest import PLUGIN
 
 HEAD = '''

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from robustcaps.attacks import load_attack
-from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.counting import CountedModel, Counts
+from robustcaps.attacks.evaluation import evaluate
 from robustcaps.attacks.goals import Targeted, Untargeted
 from robustcaps.attacks.gradient import value_and_gradient
 from robustcaps.attacks.losses import LOSSES
 from robustcaps.errors import UserError
-from robustcaps.evaluation import evaluate
 from robustcaps.models.base import Classifier, Reading
 
 EPS = [0.0, 0.001, 0.01, 0.03, 0.05, 0.08, 0.1, 0.2]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import robustcaps as rc
 from robustcaps.attacks.base import FunctionAttack
-from robustcaps.evaluation import evaluate
+from robustcaps.attacks.evaluation import evaluate
 
 
 def noisy(images):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import robustcaps as rc
-from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.gradient import value_and_gradient
 from robustcaps.attacks.losses import LOSSES
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustcaps.attacks.norms import NORMS
-from robustcaps.randomness import Draws
+from robustcaps.utils.sample_random import Draws
 
 DUALS = {"linf": 1, "l2": 2}
 

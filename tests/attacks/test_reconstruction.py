@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import robustcaps as rc
-from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Targeted, Untargeted
 from robustcaps.attacks.losses import log_odds_against
 from robustcaps.attacks.reconstruction import fool_then_reconstruct

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from robustcaps.attacks import load_attack
+from robustcaps.attacks.evaluation import evaluate
 from robustcaps.attacks.goals import Untargeted
 from robustcaps.attacks.norms import NORMS
 from robustcaps.attacks.square import SEARCHES, Windows, two_bumps
 from robustcaps.data.base import Data
-from robustcaps.evaluation import evaluate
-from robustcaps.randomness import Draws
+from robustcaps.utils.sample_random import Draws
 
 BUDGETS = [("linf", 0.1), ("l2", 0.8)]
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import robustcaps as rc
-from robustcaps.evaluation import evaluate
+from robustcaps.attacks.evaluation import evaluate
 
 
 class Linear(nn.Module):

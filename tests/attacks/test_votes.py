@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import robustcaps as rc
-from robustcaps.attacks.counted import CountedModel, Counts
+from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Targeted, Untargeted
 from robustcaps.attacks.votes import cross_entropy_on_votes
 from robustcaps.errors import UserError

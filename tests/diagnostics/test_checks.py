@@ -25,8 +25,8 @@ from benchmarks.calibration.collection import (
     train,
     with_backward,
 )
-from robustcaps.diagnostics.case import Case, Textbook
-from robustcaps.diagnostics.inner import inner_parts
+from robustcaps.diagnostics.checks.context import Case, Textbook
+from robustcaps.diagnostics.checks.inner_logits import inner_parts
 from robustcaps.errors import UserError
 from robustcaps.registry import DIAGNOSTICS
 

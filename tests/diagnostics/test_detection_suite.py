@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import robustcaps as rc
-from robustcaps.detection import reconstruction_errors
-from robustcaps.detection_tables import tabulate_detection
+from robustcaps.analysis.results import read_rows
 from robustcaps.diagnostics.detection import detection_rows
-from robustcaps.diagnostics.examine import examination_options
+from robustcaps.diagnostics.kinds.detection import tabulate_detection
+from robustcaps.diagnostics.kinds.registry import examination_options
+from robustcaps.diagnostics.reconstruction_detector import reconstruction_errors
 from robustcaps.errors import UserError
-from robustcaps.results import read_rows
-from robustcaps.statistics import wilson
-from tests.test_detection import Inker
+from robustcaps.utils.statistics import wilson
+from tests.diagnostics.test_reconstruction_detector import Inker
 
 PAINTER = '''
 

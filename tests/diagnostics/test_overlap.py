@@ -11,12 +11,12 @@ from torch import nn
 
 import robustcaps as rc
 from robustcaps.capsules.losses import margin_loss, present_classes
+from robustcaps.diagnostics.kinds.overlap import tabulate_overlap
 from robustcaps.diagnostics.overlap import box_overlap, overlap_rows
 from robustcaps.errors import UserError
-from robustcaps.overlap_tables import tabulate_overlap
-from robustcaps.statistics import wilson
 from robustcaps.training import train
 from robustcaps.training.targets import labels_to_learn
+from robustcaps.utils.statistics import wilson
 from tests.data.test_multimnist import write_mnist
 
 HOW = {"eps": 0.1, "norm": "linf", "seed": 0, "progress": None}

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import robustcaps as rc
-from robustcaps.diagnosis_tables import tabulate_gradients, tabulate_verdicts
+from robustcaps.analysis.tables.diagnoses import tabulate_gradients, tabulate_verdicts
 from robustcaps.errors import UserError
 
 SUITE = """

@@ -14,7 +14,7 @@ from torch import Tensor
 from robustcaps.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from robustcaps.capsules.routing.wiring import Wiring
+    from robustcaps.capsules.routing.connectivity import Wiring
 
 Backend = Literal["auto", "torch", "numba", "triton"]
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from robustcaps.capsules.routing.connectivity import Wiring
 from robustcaps.capsules.routing.em import Activation, Competition, Routed
-from robustcaps.capsules.routing.wiring import Wiring
 
 
-class Setting(NamedTuple):
+class RuntimeConfig(NamedTuple):
     """What routing depends on without a gradient."""
 
     wiring: Wiring
@@ -23,14 +23,14 @@ class Setting(NamedTuple):
     offsets: Tensor | None
 
 
-def times_given(setting: Setting) -> Tensor:
+def times_given(config: RuntimeConfig) -> Tensor:
     """Return how often the children of each position (Q,) are given away: once, or once in every window."""
-    copies = setting.wiring.copies
-    return copies.clamp_max(1) if setting.competition == "field" else copies
+    copies = config.wiring.copies
+    return copies.clamp_max(1) if config.competition == "field" else copies
 
 
 def routed_by(kernels: type[torch.autograd.Function]) -> Callable[..., Routed]:
-    """Return `routing.em_routing` as done by kernels: a function of (setting, keep a trace, the learned tensors)."""
+    """Return `routing.em_routing` as done by kernels: a function of (config, keep a trace, the learned tensors)."""
 
     def em_routing(
         poses: Tensor,
@@ -40,11 +40,11 @@ def routed_by(kernels: type[torch.autograd.Function]) -> Callable[..., Routed]:
         *,
         beta_a: Tensor,
         beta_u: Tensor,
-        **setting: Any,
+        **config: Any,
     ) -> Routed:
         learned = (poses, activations, transforms, beta_a, beta_u)
         keep = torch.is_grad_enabled() and any(x.requires_grad for x in learned)
-        found = kernels.apply(Setting(wiring, **setting), keep, *learned)  # type: ignore[no-untyped-call]
+        found = kernels.apply(RuntimeConfig(wiring, **config), keep, *learned)  # type: ignore[no-untyped-call]
         mu, logits, variance, support = found
         return Routed(poses=mu, logits=logits, variance=variance, support=support)
 

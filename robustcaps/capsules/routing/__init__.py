@@ -3,6 +3,7 @@
 One layout everywhere: votes are (..., parents, children, pose), so that all votes for one parent lie side by side.
 """
 
+from robustcaps.capsules.routing.connectivity import Wiring, convolution, everywhere
 from robustcaps.capsules.routing.dynamic import (
     Update,
     dynamic_routing,
@@ -24,7 +25,6 @@ from robustcaps.capsules.routing.em import (
     parent_logits,
     route_votes,
 )
-from robustcaps.capsules.routing.wiring import Wiring, convolution, everywhere
 
 __all__ = [
     "Activation",

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from robustcaps.capsules.kernels.choice import Backend, fused_em_routing
-from robustcaps.capsules.routing.wiring import Wiring
+from robustcaps.capsules.routing.connectivity import Wiring
 
 Competition = Literal["field", "position"]
 Activation = Literal["cost", "mean-cost", "mixture"]

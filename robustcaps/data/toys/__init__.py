@@ -11,7 +11,7 @@ from robustcaps.data.base import Data, Progress
 from robustcaps.data.protocol import CATEGORIES, EYES, SAMPLES, SEEN, Eyes
 from robustcaps.data.toys.blocks import draw_blocks
 from robustcaps.data.toys.factors import sample_factors
-from robustcaps.data.views import Views, prepare_rows, rows_of
+from robustcaps.data.viewpoints import Views, prepare_rows, rows_of
 from robustcaps.registry import DATASETS
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robustcaps.data.order import shuffled_rows
 from robustcaps.data.protocol import AZIMUTHS, CATEGORIES, ELEVATIONS, INSTANCES, LIGHTINGS, SAMPLES
+from robustcaps.data.shuffling import shuffled_rows
 
 Integers = NDArray[np.int64]
 

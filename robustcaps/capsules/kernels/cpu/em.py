@@ -23,7 +23,7 @@ from robustcaps.capsules.kernels.cpu.packing import (
 )
 from robustcaps.capsules.kernels.cpu.threads import run_parts, split
 from robustcaps.capsules.kernels.cpu.votes import POSE, Floats, Ints, Layer, Trace, Window
-from robustcaps.capsules.kernels.fused import Setting, routed_by, times_given
+from robustcaps.capsules.kernels.fused import RuntimeConfig, routed_by, times_given
 from robustcaps.capsules.routing.em import Activation, Competition
 
 
@@ -31,9 +31,9 @@ class FusedRouting(torch.autograd.Function):
     """EM routing by the kernels, forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, setting: Setting, keep: bool, *learned: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, config: RuntimeConfig, keep: bool, *learned: Tensor) -> tuple[Tensor, ...]:
         """Route all samples; their trace is kept only if a backward pass may come."""
-        layer = make_layer(setting, *learned)
+        layer = make_layer(config, *learned)
         bounds = split(len(layer.poses))
         trace = new_trace(layer, rows=len(layer.poses)) if keep else None
         routed = new_parents(layer)
@@ -46,7 +46,7 @@ class FusedRouting(torch.autograd.Function):
         run_parts(work, len(bounds) - 1, size_of(layer))
         if keep:
             ctx.save_for_backward(*learned)
-            ctx.setting, ctx.layer, ctx.trace = setting, layer, trace
+            ctx.config, ctx.layer, ctx.trace = config, layer, trace
         return routed
 
     @staticmethod
@@ -64,8 +64,8 @@ class FusedRouting(torch.autograd.Function):
 
         run_parts(work, len(bounds) - 1, size_of(layer))
         g_poses, g_activations, g_packed, g_beta_a, g_beta_u, g_totals = (torch.from_numpy(x) for x in totals)
-        if ctx.setting.activation == "mixture":
-            g_activations += g_totals[:, None, None] * times_given(ctx.setting)[:, None]
+        if ctx.config.activation == "mixture":
+            g_activations += g_totals[:, None, None] * times_given(ctx.config)[:, None]
         g_transforms = unpack_transforms(g_packed.sum(dim=0), transforms) if ctx.needs_input_grad[4] else None
         return None, None, g_poses, g_activations, g_transforms, g_beta_a.sum(dim=0), g_beta_u.sum(dim=0)
 
@@ -75,11 +75,11 @@ em_routing = routed_by(FusedRouting)
 
 
 def make_layer(
-    setting: Setting, poses: Tensor, activations: Tensor, transforms: Tensor, beta_a: Tensor, beta_u: Tensor
+    config: RuntimeConfig, poses: Tensor, activations: Tensor, transforms: Tensor, beta_a: Tensor, beta_u: Tensor
 ) -> Layer:
     """Lay everything out as the kernels want it."""
-    windows, groups, uniform = lay_out(setting, child_types=poses.shape[2], types=len(beta_a))
-    offsets = setting.offsets if setting.offsets is not None else torch.zeros(1, POSE, dtype=torch.float32)
+    windows, groups, uniform = lay_out(config, child_types=poses.shape[2], types=len(beta_a))
+    offsets = config.offsets if config.offsets is not None else torch.zeros(1, POSE, dtype=torch.float32)
     return Layer(
         poses=as_array(poses),
         activations=as_array(activations),
@@ -90,18 +90,18 @@ def make_layer(
         uniform=uniform,
         beta_a=as_array(beta_a),
         beta_u=as_array(beta_u),
-        scales=as_array(setting.inverse_temperature),
-        totals=as_array(total_activation(setting, activations.detach())),
-        floor=float(setting.variance_floor),
-        rule=get_args(Activation).index(setting.activation),
+        scales=as_array(config.inverse_temperature),
+        totals=as_array(total_activation(config, activations.detach())),
+        floor=float(config.variance_floor),
+        rule=get_args(Activation).index(config.activation),
         vectors=() if transforms.shape[-1] ** 2 == POSE else (True,),
     )
 
 
-def lay_out(setting: Setting, *, child_types: int, types: int) -> tuple[Ints, Ints, Floats]:
+def lay_out(config: RuntimeConfig, *, child_types: int, types: int) -> tuple[Ints, Ints, Floats]:
     """Return the windows, who competes, and the assignments at the start: the same at every call of a layer."""
-    wiring = setting.wiring
-    return _laid_out(wiring.windows, wiring.rivals, setting.competition, child_types, types)
+    wiring = config.wiring
+    return _laid_out(wiring.windows, wiring.rivals, config.competition, child_types, types)
 
 
 @functools.lru_cache(maxsize=16)
@@ -114,11 +114,11 @@ def _laid_out(
     return slots, groups, uniform_assignments(slots, groups, child_types=child_types, types=types)
 
 
-def total_activation(setting: Setting, activations: Tensor) -> Tensor:
+def total_activation(config: RuntimeConfig, activations: Tensor) -> Tensor:
     """Return what all children give away (n,), which only a mixture's shares are measured against."""
-    if setting.activation != "mixture":
+    if config.activation != "mixture":
         return activations.new_zeros(len(activations))
-    return (activations.sum(dim=2) * times_given(setting)).sum(dim=1)
+    return (activations.sum(dim=2) * times_given(config)).sum(dim=1)
 
 
 def size_of(layer: Layer) -> int:

@@ -13,7 +13,7 @@ from robustcaps.capsules.kernels.cuda.backward import pull_back_parents, pull_ba
 from robustcaps.capsules.kernels.cuda.contraction import pull_back_poses, pull_back_transforms
 from robustcaps.capsules.kernels.cuda.forward import add_rows, find_centres, fit_parents, share_out
 from robustcaps.capsules.kernels.cuda.layer import POSE_SIZE, Layer, Parents, Pulls, Trace
-from robustcaps.capsules.kernels.fused import Setting, routed_by, times_given
+from robustcaps.capsules.kernels.fused import RuntimeConfig, routed_by, times_given
 
 LANES = 16
 """How many types of parents a tile has at most."""
@@ -35,36 +35,36 @@ class FusedRouting(torch.autograd.Function):
     """EM routing by the kernels, forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, setting: Setting, keep: bool, *learned: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, config: RuntimeConfig, keep: bool, *learned: Tensor) -> tuple[Tensor, ...]:
         """Route all samples; the trace of all iterations is kept only if a backward pass may come."""
         with torch.cuda.device_of(learned[0]):  # type: ignore[no-untyped-call]
-            layer = make_layer(setting, *learned)
-            trace = new_trace(layer, setting, rows=layer.iterations if keep else 2)
+            layer = make_layer(config, *learned)
+            trace = new_trace(layer, config, rows=layer.iterations if keep else 2)
             routed = new_parents(layer)
             centre_votes(layer, trace)
             for t in range(layer.iterations):
-                route_once(layer, trace, routed, setting, t)
+                route_once(layer, trace, routed, config, t)
         if keep:
             ctx.save_for_backward(*learned, *trace)
-            ctx.setting = setting
+            ctx.config = config
         return routed
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients; those of the parameters are summed over the batch in a fixed order."""
-        setting, needed = ctx.setting, ctx.needs_input_grad[2:]
+        config, needed = ctx.config, ctx.needs_input_grad[2:]
         learned, trace = ctx.saved_tensors[:5], Trace(*ctx.saved_tensors[5:])
         with torch.cuda.device_of(learned[0]):  # type: ignore[no-untyped-call]
-            layer = make_layer(setting, *learned)
+            layer = make_layer(config, *learned)
             pulls = new_pulls(layer)
             g_activations = torch.zeros_like(layer.activations)
             gradients = Parents(*(x.contiguous() for x in upstream))
             for t in reversed(range(layer.iterations)):
-                pull_back_once(layer, trace, pulls, gradients, g_activations, setting, t)
-            if setting.activation == "mixture":
+                pull_back_once(layer, trace, pulls, gradients, g_activations, config, t)
+            if config.activation == "mixture":
                 totals = sums_of_rows(pulls.whole.flatten(1), layer.poses.new_ones(layer.parents * layer.types))
-                g_activations += times_given(setting).unsqueeze(-1) * totals.view(-1, 1, 1)
+                g_activations += times_given(config).unsqueeze(-1) * totals.view(-1, 1, 1)
             return (
                 None,
                 None,
@@ -94,7 +94,7 @@ def centre_votes(layer: Layer, trace: Trace) -> None:
     )
 
 
-def route_once(layer: Layer, trace: Trace, routed: Parents, setting: Setting, t: int) -> None:
+def route_once(layer: Layer, trace: Trace, routed: Parents, config: RuntimeConfig, t: int) -> None:
     """Launch iteration t: the M-step, and, unless it is the last, the E-step."""
     last = t == layer.iterations - 1
     rows = len(trace.assignments)
@@ -105,7 +105,7 @@ def route_once(layer: Layer, trace: Trace, routed: Parents, setting: Setting, t:
         trace_at(trace, t),
         log_joints,
         routed,
-        ACTIVATION=setting.activation,
+        ACTIVATION=config.activation,
         SIDE=layer.transforms.shape[-1],
         SHARED=layer.transforms.ndim == 4,
         FIRST=t == 0,
@@ -115,7 +115,7 @@ def route_once(layer: Layer, trace: Trace, routed: Parents, setting: Setting, t:
     )
     if not last:
         grid, tile = shares(layer)
-        share_out[grid](layer, log_joints, FIELD=setting.competition == "field", **tile)
+        share_out[grid](layer, log_joints, FIELD=config.competition == "field", **tile)
 
 
 def pull_back_once(
@@ -124,7 +124,7 @@ def pull_back_once(
     pulls: Pulls,
     upstream: Parents,
     g_activations: Tensor,
-    setting: Setting,
+    config: RuntimeConfig,
     t: int,
 ) -> None:
     """Launch the way back through iteration t."""
@@ -137,7 +137,7 @@ def pull_back_once(
         upstream,
         pulls.assignments[t if last else t + 1],
         pulls_at(pulls, t),
-        ACTIVATION=setting.activation,
+        ACTIVATION=config.activation,
         SIDE=layer.transforms.shape[-1],
         SHARED=layer.transforms.ndim == 4,
         LAST=last,
@@ -150,7 +150,7 @@ def pull_back_once(
         now.assignments,
         pulls.assignments[t],
         g_activations,
-        FIELD=setting.competition == "field",
+        FIELD=config.competition == "field",
         FIRST=t == 0,
         **tile,
     )
@@ -220,18 +220,18 @@ def shares(layer: Layer) -> tuple[tuple[int, int], dict[str, int]]:
 
 
 def make_layer(
-    setting: Setting, poses: Tensor, activations: Tensor, transforms: Tensor, beta_a: Tensor, beta_u: Tensor
+    config: RuntimeConfig, poses: Tensor, activations: Tensor, transforms: Tensor, beta_a: Tensor, beta_u: Tensor
 ) -> Layer:
     """Lay everything out as the kernels want it."""
-    windows, rivals, copies = setting.wiring.windows, setting.wiring.rivals, setting.wiring.copies
+    windows, rivals, copies = config.wiring.windows, config.wiring.rivals, config.wiring.copies
     samples, positions, child_types, _ = poses.shape
     parents, slots = windows.shape
-    competing = copies.clamp(min=1) if setting.competition == "field" else torch.ones_like(copies)
+    competing = copies.clamp(min=1) if config.competition == "field" else torch.ones_like(copies)
     layer = Layer(
         poses=poses.detach().contiguous(),
         activations=activations.detach().contiguous(),
         transforms=transforms.detach().contiguous(),
-        offsets=poses.new_zeros(slots, POSE_SIZE) if setting.offsets is None else setting.offsets.contiguous(),
+        offsets=poses.new_zeros(slots, POSE_SIZE) if config.offsets is None else config.offsets.contiguous(),
         windows=windows.int().contiguous(),
         rivals=rivals.int().contiguous(),
         copies=copies.int(),
@@ -247,12 +247,12 @@ def make_layer(
         slots=slots,
         children=slots * child_types,
         types=len(beta_a),
-        iterations=len(setting.inverse_temperature),
-        floor=float(setting.variance_floor),
+        iterations=len(config.inverse_temperature),
+        floor=float(config.variance_floor),
     )
-    if setting.activation != "mixture":
+    if config.activation != "mixture":
         return layer
-    counted = times_given(setting).repeat_interleave(child_types).to(poses)
+    counted = times_given(config).repeat_interleave(child_types).to(poses)
     return layer._replace(whole=sums_of_rows(layer.activations.flatten(1), counted))
 
 
@@ -263,7 +263,7 @@ def sums_of_rows(values: Tensor, weights: Tensor) -> Tensor:
     return totals
 
 
-def new_trace(layer: Layer, setting: Setting, rows: int) -> Trace:
+def new_trace(layer: Layer, config: RuntimeConfig, rows: int) -> Trace:
     """Return room for the trace of that many iterations, who take turns: one reads R where it does not write."""
 
     def room(*shape: int) -> Tensor:
@@ -278,7 +278,7 @@ def new_trace(layer: Layer, setting: Setting, rows: int) -> Trace:
         variance=room(kept, *parents, POSE_SIZE),
         support=room(kept, *parents),
         logits=room(kept, *parents),
-        scale=setting.inverse_temperature.contiguous(),
+        scale=config.inverse_temperature.contiguous(),
     )
 
 

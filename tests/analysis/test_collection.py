@@ -1,0 +1,112 @@
+"""Several suites in one file: each run into a folder of its own, with a page above them."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+from robustcaps.analysis.collection import parts_of, write_overview
+from robustcaps.errors import UserError
+from robustcaps.execution.runner import run
+from robustcaps.suite.spec import is_collection, load_collection
+
+SUITE = """
+title = "{title}"
+[[data]]
+use = "dots"
+limit = 12
+[[models]]
+use = "levels"
+[[models]]
+use = "levels"
+name = "blunt"
+sharpness = 10.0
+[[attacks]]
+use = "{attack}"
+eps = [0.05, 0.1]
+"""
+
+
+@pytest.fixture
+def collection(tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    for name, title, attack in (("one", "First", "fgsm"), ("two", "Second & <b>last</b>", "darken")):
+        (inner / f"{name}.toml").write_text(SUITE.format(title=title, attack=attack))
+    path = inner / "both.toml"
+    path.write_text('title = "Both"\nsuites = ["one.toml", "two.toml"]\n')
+    return path
+
+
+def test_a_collection_is_run_suite_by_suite(registries, collection, plugin, tmp_path):
+    result = run(collection, tmp_path / "o", plugins=[plugin])
+    assert [part.out.name for part in result.parts] == ["one", "two"]
+    assert result.computed == 4 and result.reused == 0 and not result.failures
+    assert set(result.table["suite"]) == {"one", "two"}
+    for name in ("one", "two"):
+        alone = run(collection.parent / f"{name}.toml", tmp_path / f"{name}-alone", plugins=[plugin])
+        pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "o" / name / "table.csv"), pd.read_csv(alone.files[0]))
+    again = run(collection, tmp_path / "o", plugins=[plugin])
+    assert again.computed == 0 and again.reused == 4
+
+
+def test_the_page_above_leads_to_every_suite_and_escapes_their_titles(cli, collection, plugin, tmp_path):
+    result = cli("run", collection, "--plugin", plugin, "--out", "o")
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "o" / "report.html").read_text()
+    for wanted in ("Both", 'href="one/report.html"', 'href="two/report.html"', "&lt;b&gt;last"):
+        assert wanted in page
+    assert (tmp_path / "o" / "two" / "report.html").is_file()
+    for command in ("table", "report", "figures"):
+        made = cli(command, "o")
+        assert made.returncode == 0 and "o/two/" in made.stdout, made.stderr
+
+
+def test_a_collection_is_checked_as_a_whole(cli, collection, plugin):
+    result = cli("check", collection, "--plugin", plugin)
+    assert result.returncode == 0, result.stderr
+    *_, last = result.stdout.strip().splitlines()
+    assert "both.toml: fine. 2 suites, 4 cells, 96 rows" in last and "at most, on this machine" in last
+
+
+def test_a_failing_cell_of_one_suite_leaves_the_others_alone(cli, collection, plugin, tmp_path):
+    first = collection.parent / "one.toml"
+    first.write_text(first.read_text().replace('"fgsm"', '"broken"'))
+    result = cli("run", collection, "--plugin", plugin, "--out", "o")
+    assert result.returncode == 1 and "no luck" in result.stdout
+    assert (tmp_path / "o" / "two" / "table.csv").is_file()
+
+
+MISTAKES = {
+    "a mistake in a suite": (
+        'suites = ["one.toml", "bad.toml"]',
+        r"bad\.toml: attacks\[0\]\.use: unknown attack 'fgms'",
+    ),
+    "no such suite": ('suites = ["one.toml", "none.toml"]', r"none\.toml: no such suite file"),
+    "the same twice": ('suites = ["one.toml", "one.toml"]', r"two of them are called 'one'"),
+    "none": ("suites = []", r"suites: list should have at least 1 item"),
+    "models beside suites": ('suites = ["one.toml"]\nmodels = []', r"unknown key 'models'"),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_named_before_anything_is_run(registries, collection, plugin, tmp_path, content, words):
+    (collection.parent / "bad.toml").write_text(SUITE.format(title="", attack="fgms"))
+    collection.write_text(content)
+    with pytest.raises(UserError, match=words):
+        run(collection, tmp_path / "o", plugins=[plugin])
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_suite_is_a_collection_of_one(suite, tmp_path):
+    assert load_collection(suite).suites == [suite] and not is_collection(suite)
+    assert parts_of(tmp_path) == [tmp_path] and write_overview(tmp_path) == []
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    for content in ("{", json.dumps({"name": "x"})):
+        (tmp_path / "collection.json").write_text(content)
+        with pytest.raises(UserError, match=r"collection\.json"):
+            parts_of(tmp_path)
