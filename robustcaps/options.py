@@ -1,4 +1,4 @@
-"""A factory's keyword arguments as typed, validated options: the signature is the only place they are declared."""
+"""Options of registered factories, validated against the factory's signature, the only place that declares them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from robustcaps.errors import UserError, did_you_mean
+
+MAX_SEED = 2**31 - 1
+
+Views = Literal["all", "familiar-azimuths", "novel-azimuths", "familiar-elevations", "novel-elevations"]
+"""Viewpoints of a dataset, where it records them."""
 
 
 def validate_options(
@@ -18,14 +23,14 @@ def validate_options(
     options: Mapping[str, Any],
     *,
     where: str,
-    given: frozenset[str] = frozenset(),
+    reserved: frozenset[str] = frozenset(),
     known: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Return all options of a factory, defaults filled in.
 
-    `given` are parameters that the caller passes itself; `known` are other words a misspelt option may have meant.
+    `reserved` parameters are passed by the caller itself; `known` are other names that a misspelt option may mean.
     """
-    schema = options_schema(factory, given)
+    schema = options_schema(factory, reserved)
     for name in options:
         if name not in schema.model_fields:
             raise UserError(f"{where}: unknown option '{name}'. {did_you_mean(name, (*schema.model_fields, *known))}")
@@ -37,13 +42,13 @@ def validate_options(
 
 
 @functools.cache
-def options_schema(factory: Callable[..., Any], given: frozenset[str] = frozenset()) -> type[BaseModel]:
+def options_schema(factory: Callable[..., Any], reserved: frozenset[str] = frozenset()) -> type[BaseModel]:
     """Return the pydantic model of a factory's keyword-only parameters."""
     declared = factory.__init__ if inspect.isclass(factory) else factory
     hints = typing.get_type_hints(declared, include_extras=True)
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(factory).parameters.values():
-        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or parameter.name in given:
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or parameter.name in reserved:
             continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         fields[parameter.name] = (hints.get(parameter.name, Any), default)
@@ -52,13 +57,13 @@ def options_schema(factory: Callable[..., Any], given: frozenset[str] = frozense
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first complaint of a validation as one line: where, what, and what was given."""
+    """Return the first problem of a validation as one line: where, what, and the value."""
     problem = error.errors(include_url=False)[0]
     place = ""
     for part in problem["loc"]:
         place += f"[{part}]" if isinstance(part, int) else f".{part}"
     text = problem["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
-    given = problem["input"]
-    shown = "" if isinstance(given, (dict, BaseModel)) or problem["type"] == "missing" else f" (given: {given!r})"
+    value = problem["input"]
+    shown = "" if isinstance(value, (dict, BaseModel)) or problem["type"] == "missing" else f" (given: {value!r})"
     return f"{place.lstrip('.')}: {text}{shown}" if place else f"{text}{shown}"

@@ -1,4 +1,4 @@
-"""One generic registry for models, datasets, attacks and diagnostics: by decorator, by entry point, 'did you mean'."""
+"""One generic registry for models, datasets, attacks and diagnostics, filled by decorators and entry points."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from robustcaps.attacks.base import Attack
     from robustcaps.data.base import Data
     from robustcaps.diagnostics.checks.base import Diagnostic
+    from robustcaps.diagnostics.kinds.base import DiagnosticKind
 
 T = TypeVar("T")
 Factory = TypeVar("Factory", bound=Callable[..., Any])
@@ -35,6 +36,9 @@ class Entry(Generic[T]):
     name: str
     factory: Callable[..., T]
     source: str
+    """The module that registered it."""
+    pretrained: bool = False
+    """Of a model: whether the factory returns it with trained weights."""
 
     @property
     def built_in(self) -> bool:
@@ -56,7 +60,7 @@ class Provider:
 
 
 class Registry(Generic[T]):
-    """Names to factories. The built-in ones register when their home package is first asked for."""
+    """Names to factories. The built-in ones are registered when a name is first looked up."""
 
     def __init__(self, kind: str, home: str) -> None:
         self.kind = kind
@@ -66,37 +70,40 @@ class Registry(Generic[T]):
         self._providers: dict[str, Provider] = {}
         self._loaded = False
 
-    def register(self, name: str) -> Callable[[Factory], Factory]:
+    def register(self, name: str, *, pretrained: bool = False) -> Callable[[Factory], Factory]:
         """Return a decorator that registers a factory; a name taken by another source is an error."""
 
         def decorate(factory: Factory) -> Factory:
-            self.add(name, factory)
+            self.add(name, factory, pretrained=pretrained)
             return factory
 
         return decorate
 
-    def add(self, name: str, factory: Callable[..., T]) -> None:
-        """Register a factory; a name taken by another source is an error, the same source may renew its own."""
-        source = inspect.getmodule(factory)
-        entry = Entry(name, factory, source.__name__ if source else "unknown")
+    def add(self, name: str, factory: Callable[..., T], *, source: str | None = None, pretrained: bool = False) -> None:
+        """Register a factory; a name taken by another source is an error, the same source may renew its own.
+
+        `source` is the module that it belongs to, by default the one that defines the factory.
+        """
+        home = inspect.getmodule(factory)
+        entry = Entry(name, factory, source or (home.__name__ if home else "unknown"), pretrained)
         taken = self._entries.get(name)
         if taken is not None and taken.source != entry.source:
             raise UserError(f"{self.kind} '{name}' is registered already, by {taken.source}.")
         self._entries[name] = entry
 
     def provide(self, prefix: str, module: str, *, extra: str) -> None:
-        """Leave the names 'prefix.*' to a module that is imported only when one of them, or the list, is asked for.
+        """Leave the names 'prefix.*' to a module that is imported only when one of them is looked up or listed.
 
-        The prefix is the name of the library that the module needs and that the extra brings.
+        The prefix is the name of the library that the module needs and that the extra installs.
         """
         self._providers[prefix] = Provider(module, extra)
 
     def exclude(self, name: str, reason: str) -> None:
-        """Say why a name that a user may expect is not there."""
+        """Record why a name that users may expect is not available."""
         self._excluded[name] = reason
 
     def entry(self, name: str) -> Entry[T]:
-        """Return the entry of that name, or say which names there are."""
+        """Return the entry of that name; an unknown name is an error that lists the choices."""
         self._load()
         problem = self._problem(name.partition(".")[0])
         if problem:
@@ -116,14 +123,19 @@ class Registry(Generic[T]):
                 self._problem(prefix)
         return sorted(fnmatch.filter(self._entries, pattern))
 
+    def names_in_order(self) -> list[str]:
+        """Return all registered names in the order of their registration."""
+        self._load()
+        return list(self._entries)
+
     def missing(self) -> list[str]:
-        """Return what is not there for want of a library, and how to get it: one line each."""
+        """Return what is not available without a library, and how to install it: one line each."""
         self._load()
         problems = {prefix: self._problem(prefix) for prefix in self._providers}
         return [f"{prefix}.* {problem}" for prefix, problem in problems.items() if problem]
 
     def _problem(self, prefix: str) -> str:
-        """Import what provides the names with a prefix, if anything does, and return why that cannot be, or ''."""
+        """Import the provider of a prefix, if there is one; return why that fails, or ''."""
         provider = self._providers.get(prefix)
         if provider is None:
             return ""
@@ -151,14 +163,27 @@ class Registry(Generic[T]):
 
 MODELS: Registry[nn.Module] = Registry("model", "robustcaps.models")
 DATASETS: Registry[Data] = Registry("dataset", "robustcaps.data")
-ATTACKS: Registry[Attack] = Registry("attack", "robustcaps.attacks")
+ATTACKS: Registry[Attack] = Registry("attack", "robustcaps.attacks.catalogue")
 DIAGNOSTICS: Registry[Diagnostic] = Registry("diagnostic", "robustcaps.diagnostics.checks")
+"""The checks that a verdict is made of."""
+KINDS: Registry[DiagnosticKind] = Registry("diagnostic_kind", "robustcaps.diagnostics.kinds")
+"""What suites may ask for under [[diagnostics]]."""
 
 
-model = MODELS.register
-"""Decorator: register a factory (*, classes, channels, size, **options) -> nn.Module as a model."""
-dataset = DATASETS.register
-"""Decorator: register a factory (*, split, limit, data_dir, progress, **options) -> Data as a dataset."""
+def model(name: str, *, pretrained: bool = False) -> Callable[[Factory], Factory]:
+    """Return a decorator that registers a factory (*, classes, channels, size, **options) -> nn.Module as a model.
+
+    Args:
+        name: The name that suites and commands use.
+        pretrained: The factory returns a network with trained weights. Without it, the network must be given weights
+            or be trained before it is attacked.
+    """
+    return MODELS.register(name, pretrained=pretrained)
+
+
+def dataset(name: str) -> Callable[[Factory], Factory]:
+    """Return a decorator that registers a factory (*, split, limit, data_dir, progress, **options) -> Data."""
+    return DATASETS.register(name)
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -182,7 +207,7 @@ def list_diagnostics(pattern: str = "*") -> list[str]:
 
 
 def load_plugin(path: Path | str) -> None:
-    """Import a plugin file, so that its decorators register what it brings."""
+    """Import a plugin file, so that its decorators register its contents."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"plugin {path}: no such file.")

@@ -1,4 +1,4 @@
-"""Which device tensors live on."""
+"""Selection of the torch device."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def pick_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device '{name}' is not available here: {str(error).splitlines()[0]}") from error
+        raise UserError(f"device '{name}' is not available: {str(error).splitlines()[0]}") from error
     return device

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: a killed process never leaves half a file under its real name."""
+"""Atomic writing of files: a killed process never leaves a partial file under its final name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a file beside its place and move it there in one step."""
-    unfinished = path.with_name(f".{path.name}.tmp")
+    """Write a temporary file in the same folder and rename it."""
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(unfinished, path)  # noqa: PTH105 (the call whose atomicity this relies on)
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        os.replace(temporary, path)  # noqa: PTH105 (documented to be atomic)
     finally:
-        unfinished.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

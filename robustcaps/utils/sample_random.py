@@ -1,4 +1,4 @@
-"""Random numbers that belong to a sample, a hash of (seed, stream, sample, element): no batch or order changes them."""
+"""Per-sample random numbers, hashed from (seed, stream, sample, element): independent of batches and order."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio, as a signed 64-bit integer
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The source of randomness for a batch: `indices` (n,) are the samples' positions in their dataset."""
+    """Random numbers for a batch; `indices` (n,) are the samples' positions in their dataset."""
 
     seed: int
     indices: Tensor
 
     def select(self, rows: Tensor) -> Self:
-        """Return the source for some of the batch's samples; their numbers stay the same."""
+        """Return the random numbers of some of the batch's samples, which stay the same."""
         return replace(self, indices=self.indices[rows])
 
     def uniform(self, shape: tuple[int, ...], *, stream: int = 0) -> Tensor:
-        """Return numbers in [0,1), (n, *shape); another `stream` gives other numbers."""
+        """Return uniform numbers in [0,1), (n, *shape); streams are independent."""
         seed, number = torch.tensor([self.seed, stream], device=self.indices.device)
         elements = torch.arange(1, math.prod(shape) + 1, device=self.indices.device)
         key = _mix(_mix(seed + _GOLDEN) + number * _GOLDEN)
@@ -34,23 +34,23 @@ class Draws:
         return fraction.reshape(len(self.indices), *shape)
 
     def normal(self, shape: tuple[int, ...], *, stream: int = 0) -> Tensor:
-        """Return standard normal numbers, (n, *shape), by Box and Muller's transform of two uniforms."""
+        """Return standard normal numbers, (n, *shape), by the Box-Muller transform."""
         pairs = self.uniform((2, *shape), stream=stream)
         radius = torch.sqrt(-2.0 * torch.log1p(-pairs[:, 0]))
         return radius * torch.cos(2.0 * math.pi * pairs[:, 1])
 
     def integers(self, high: int, shape: tuple[int, ...] = (), *, stream: int = 0) -> Tensor:
-        """Return whole numbers in 0..high-1, (n, *shape)."""
+        """Return uniform integers in 0..high-1, (n, *shape)."""
         return (self.uniform(shape, stream=stream) * high).long().clamp_max(high - 1)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """Shift right and fill with zeros (torch's own shift of int64 keeps the sign)."""
+    """Shift right logically (torch's shift of int64 is arithmetic)."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _mix(x: Tensor) -> Tensor:
-    """Scramble 64-bit integers: the finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
+    """Hash 64-bit integers by the finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
     x = (x ^ _shift(x, 30)) * -0x40A7B892E31B1A47
     x = (x ^ _shift(x, 27)) * -0x6B2FB644ECCEEE15
     return x ^ _shift(x, 31)

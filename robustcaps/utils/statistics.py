@@ -1,4 +1,4 @@
-"""How sure a measured share is."""
+"""Confidence intervals and significance tests."""
 
 from __future__ import annotations
 
@@ -6,30 +6,56 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, ndtri
 
+RESAMPLES = 2000
+RESAMPLES_PER_BATCH = 100
+"""Limits the memory of a bootstrap."""
+
 
 def wilson(
     successes: ArrayLike, n: ArrayLike, confidence: float = 0.95
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the Wilson score interval (low, high) of a share k/n; n = 0 tells nothing: (0, 1).
+    """Return the Wilson score interval (low, high) of a proportion k/n; (0, 1) if n = 0.
 
     (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n), with p = k/n and z the normal quantile (Wilson 1927).
     """
     k, n = np.broadcast_arrays(np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64))
     if not bool(np.all((k >= 0) & (k <= n) & np.isfinite(n))):
-        raise ValueError("successes must lie in 0..n.")
+        raise ValueError("successes must be in 0..n.")
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1, not {confidence}.")
+        raise ValueError(f"confidence must be between 0 and 1, not {confidence}.")
     z2 = ndtri(0.5 + confidence / 2) ** 2
     p = k / np.maximum(n, 1)
     centre = (k + z2 / 2) / (n + z2)
     half = np.sqrt(z2 * (k * (1 - p) + z2 / 4)) / (n + z2)
-    return np.clip(centre - half, 0, p), np.clip(centre + half, p, 1)  # rounding must not push p out
+    return np.clip(centre - half, 0, p), np.clip(centre + half, p, 1)  # contains p despite rounding
+
+
+def mean_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Return the mean and its bootstrap percentile interval (mean, low, high); NaN if there are no values."""
+    from scipy.stats import bootstrap  # noqa: PLC0415  takes half a second to import
+
+    sample = np.asarray(values, dtype=np.float64)
+    if len(sample) == 0:
+        return np.nan, np.nan, np.nan
+    mean = float(sample.mean())
+    if len(sample) == 1:
+        return mean, mean, mean
+    interval = bootstrap(
+        (sample,),
+        np.mean,
+        n_resamples=RESAMPLES,
+        batch=RESAMPLES_PER_BATCH,
+        confidence_level=confidence,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return mean, float(interval.low), float(interval.high)
 
 
 def mcnemar(only_first: ArrayLike, only_second: ArrayLike) -> NDArray[np.float64]:
-    """Return the two-sided p of McNemar's exact test: of paired samples, so many were right with one model alone.
+    """Return the two-sided p of McNemar's exact test, given how many samples only one model classifies correctly.
 
-    Under the null hypothesis either is as likely, so the smaller count is binomial(b + c, 1/2) (McNemar 1947).
+    Under the null hypothesis both are equally likely, so the smaller count is binomial(b + c, 1/2) (McNemar 1947).
     """
     b, c = np.broadcast_arrays(np.asarray(only_first, dtype=np.int64), np.asarray(only_second, dtype=np.int64))
     if bool(np.any((b < 0) | (c < 0))):
@@ -39,10 +65,10 @@ def mcnemar(only_first: ArrayLike, only_second: ArrayLike) -> NDArray[np.float64
 
 
 def holm(p: ArrayLike) -> NDArray[np.float64]:
-    """Return p corrected for many comparisons: the chance of a single false one among all stays below p (Holm 1979)."""
+    """Return p-values corrected for multiple comparisons, which controls the family-wise error rate (Holm 1979)."""
     values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values, kind="stable")
-    raised = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)))
+    adjusted = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)))
     corrected = np.empty_like(values)
-    corrected[order] = raised
+    corrected[order] = adjusted
     return corrected
