@@ -1,1 +1,1 @@
-"""What a capsule is: routing (pure functions; the definition), layers (nn.Module) and losses."""
+"""Capsules: routing (pure functions, the definition), fused kernels, layers and losses."""

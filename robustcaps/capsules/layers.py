@@ -1,4 +1,4 @@
-"""Capsule layers: the parameters around the routing functions."""
+"""Capsule layers: the parameters of the routing functions and their initialisation."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ POSE_SIDE = 4
 POSE_SIZE = POSE_SIDE * POSE_SIDE
 
 POSE_STD = 0.05
-"""Standard deviation of poses and votes at the start: small against the variance floor, which softens the E-step."""
+"""Initial standard deviation of poses and votes: small compared to the variance floor, which softens the E-step."""
 LOGIT_STD = 0.15
-"""Standard deviation of the capsules' logits at the start."""
+"""Initial standard deviation of the capsules' logits."""
 EMPTY_LOGIT = -2.0
-"""Logit at the start of a capsule that gets no votes, so that empty capsules cannot win."""
+"""Initial logit of a capsule without votes, so that empty capsules cannot win."""
 
 
 Schedule = Literal["constant", "rising"]
-"""lambda over the EM iterations: the same in all, or rising in equal steps to its value in the last."""
+"""lambda over the EM iterations: constant, or rising linearly to its final value."""
 
 
 @dataclass(frozen=True)
 class DynamicRules:
-    """How dynamic routing is done."""
+    """Options of dynamic routing."""
 
     iterations: int = 3
     update: Update = "increment"
@@ -53,7 +53,7 @@ class DynamicRules:
 
 @dataclass(frozen=True)
 class EMRules:
-    """How EM routing is done."""
+    """Options of EM routing."""
 
     iterations: int = 3
     competition: Competition = "field"
@@ -61,16 +61,16 @@ class EMRules:
     variance_floor: float = 0.1
     schedule: Schedule = "constant"
     poses: Literal["matrix", "vector"] = "matrix"
-    """A vote is a 4x4 pose times a 4x4 transform, or 16 numbers times a 16x16 one."""
+    """A pose is a 4x4 matrix with 4x4 transforms, or a vector of 16 with 16x16 transforms."""
     betas: Literal["type", "shared"] = "type"
-    """beta_a and beta_u of each parent type, or one of each for the layer."""
+    """beta_a and beta_u per parent type, or one of each for the whole layer."""
 
 
 Result = TypeVar("Result")
 
 
 def full_precision(method: Callable[..., Result]) -> Callable[..., Result]:
-    """Keep a layer's method out of autocast: densities and routing logits do not bear bfloat16."""
+    """Run a layer's method in float32 under autocast: densities and routing logits need more than bfloat16."""
 
     @functools.wraps(method)
     def run(layer: nn.Module, *tensors: Tensor) -> Result:
@@ -86,19 +86,19 @@ def full_precision(method: Callable[..., Result]) -> Callable[..., Result]:
 def capsule_grid(features: Tensor, types: int) -> Tensor:
     """Return conv features (n, types*pose, height, width) as capsules (n, height*width, types, pose).
 
-    Each capsule's components come from one position: the channels are split first, then moved behind the positions.
+    All components of a capsule come from one position: channels are split first, then moved behind the positions.
     """
     n, channels, height, width = features.shape
     return features.reshape(n, types, channels // types, height * width).permute(0, 3, 1, 2)
 
 
-def tempo(weights: Tensor) -> float:
-    """Return the share of the learning rate for weights of this scale: Adam's steps do not know how small they are."""
+def learning_rate_scale(weights: Tensor) -> float:
+    """Return the factor on the learning rate for weights of this scale, which Adam's step size ignores."""
     return math.sqrt(float(weights.detach().std()) / 0.5)
 
 
 class VectorPrimaryCapsules(nn.Module):
-    """Features to the first vector capsules: a convolution, squashed."""
+    """The first vector capsules: a convolution, squashed."""
 
     def __init__(self, channels: int, *, types: int, pose: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class VectorPrimaryCapsules(nn.Module):
 
 
 class VectorCapsules(nn.Module):
-    """Vector capsules fully connected to their children by dynamic routing."""
+    """Fully connected vector capsules with dynamic routing."""
 
     def __init__(self, *, children: int, child_pose: int, parents: int, pose: int, rules: DynamicRules) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class VectorCapsules(nn.Module):
 
 
 class MatrixPrimaryCapsules(nn.Module):
-    """Features to the first matrix capsules: 1x1 convolutions, linear for poses and logistic for activations."""
+    """The first matrix capsules: 1x1 convolutions, linear for poses and logistic for activations."""
 
     def __init__(self, channels: int, *, types: int) -> None:
         super().__init__()
@@ -145,8 +145,8 @@ class MatrixPrimaryCapsules(nn.Module):
         """Return poses (n, positions, types, 16) and activations (n, positions, types)."""
         parts = (self.pose, self.activation)
         weight, bias = (torch.cat([part.get_parameter(name) for part in parts]) for name in ("weight", "bias"))
-        found = F.linear(features.flatten(2).transpose(1, 2), weight.flatten(1), bias)  # one product for both
-        poses, logits = torch.split(found, [self.types * POSE_SIZE, self.types], dim=2)
+        output = F.linear(features.flatten(2).transpose(1, 2), weight.flatten(1), bias)  # one product for both
+        poses, logits = torch.split(output, [self.types * POSE_SIZE, self.types], dim=2)
         return poses.reshape(*logits.shape, POSE_SIZE), logits.sigmoid()
 
     @torch.no_grad()
@@ -157,15 +157,15 @@ class MatrixPrimaryCapsules(nn.Module):
             parameter.mul_(scale)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return learning rates that fit the scale of each parameter (valid after `initialise`)."""
+        """Return a learning rate for each parameter that matches its scale (valid after `initialise`)."""
         return [
-            {"params": list(self.pose.parameters()), "lr": lr * tempo(self.pose.weight)},
+            {"params": list(self.pose.parameters()), "lr": lr * learning_rate_scale(self.pose.weight)},
             {"params": list(self.activation.parameters()), "lr": lr},
         ]
 
 
 class MatrixCapsules(nn.Module):
-    """Matrix capsules by EM routing: convolutional or fully connected, as the wiring says."""
+    """Matrix capsules with EM routing; the wiring makes them convolutional or fully connected."""
 
     windows: Tensor
     rivals: Tensor
@@ -189,9 +189,9 @@ class MatrixCapsules(nn.Module):
         side = POSE_SIDE if rules.poses == "matrix" else POSE_SIZE
         self.transforms = nn.Parameter(torch.randn(*pairs, side, side) / side**0.5)
         typical_variance = torch.tensor(rules.variance_floor + POSE_STD**2)
-        prices = types if rules.betas == "type" else 1
-        self.beta_u = nn.Parameter((-0.5 * typical_variance.log()).repeat(prices))
-        self.beta_a = nn.Parameter(torch.zeros(prices))
+        betas = types if rules.betas == "type" else 1
+        self.beta_u = nn.Parameter((-0.5 * typical_variance.log()).repeat(betas))
+        self.beta_a = nn.Parameter(torch.zeros(betas))
         self.register_buffer("inverse_temperature", torch.tensor(0.3))
         self.register_buffer("windows", wiring.windows, persistent=False)
         self.register_buffer("rivals", wiring.rivals, persistent=False)
@@ -222,11 +222,11 @@ class MatrixCapsules(nn.Module):
         return em_routing(poses, activations, self.transforms, self.wiring, offsets=self.offsets, **options)
 
     def steps(self, poses: Tensor, activations: Tensor) -> Iterator[Step]:
-        """Yield what `forward` does, one EM iteration after the other: slow, to look at."""
+        """Yield the EM iterations of `forward` one by one; slow, for introspection."""
         return em_steps(self.votes(poses), activations, self.wiring, **self._options())
 
     def _options(self) -> dict[str, Any]:
-        """Return what routing depends on beside the children and the transforms."""
+        """Return the arguments of routing other than children and transforms."""
         return {
             "beta_a": self.beta_a.expand(self.types),
             "beta_u": self.beta_u.expand(self.types),
@@ -238,13 +238,13 @@ class MatrixCapsules(nn.Module):
 
     @torch.no_grad()
     def initialise(self, poses: Tensor, activations: Tensor) -> None:
-        """Choose scales on real children so that routing starts soft and no capsule is saturated.
+        """Scale the parameters on real children so that routing starts soft and no capsule is saturated.
 
-        Votes get the standard deviation `POSE_STD` (before offsets). Logits z get mean 0, `LOGIT_STD` from how well
-        votes agree (more where supports differ), and `EMPTY_LOGIT` where a capsule gets nothing: with S = sum_i r_ij,
-        z = lambda (beta_a - S sum_h (beta_u + log sigma_h)) and delta = 2 / (lambda mean S), beta_u -= delta / 16 and
-        beta_a = -mean S delta leave mean z at 0.
-        Without S in the cost there is no empty capsule to price; a mixture has no prices at all.
+        Votes get the standard deviation `POSE_STD` (before offsets). Logits z get mean 0, standard deviation
+        `LOGIT_STD` from the agreement of votes (more if supports differ), and `EMPTY_LOGIT` for a capsule without
+        votes. With S = sum_i r_ij, z = lambda (beta_a - S sum_h (beta_u + log sigma_h)) and
+        delta = 2 / (lambda mean S), beta_u -= delta / 16 and beta_a = -mean S delta keep mean z at 0.
+        `mean-cost` has no S and hence no cost of an empty capsule; `mixture` has no betas.
         """
         self.transforms.mul_(POSE_STD / self._vote_std(poses))
         if self.rules.activation == "mixture":
@@ -263,7 +263,7 @@ class MatrixCapsules(nn.Module):
         self.beta_a.fill_(-support * delta)
 
     def _vote_std(self, poses: Tensor) -> Tensor:
-        """Return the standard deviation of all votes without offsets, a few samples at a time: they fill the memory."""
+        """Return the standard deviation of all votes without offsets, a few samples at a time to save memory."""
         count, total, square = 0, torch.zeros(()).double(), torch.zeros(()).double()
         for some in torch.split(poses, 4):
             votes = matrix_votes(some, self.transforms, self.wiring).double().cpu()
@@ -271,9 +271,9 @@ class MatrixCapsules(nn.Module):
         return (square / count - (total / count).square()).sqrt().to(poses)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Return learning rates that fit the scale of each parameter (valid after `initialise`)."""
+        """Return a learning rate for each parameter that matches its scale (valid after `initialise`)."""
         return [
-            {"params": [self.transforms], "lr": lr * tempo(self.transforms)},
+            {"params": [self.transforms], "lr": lr * learning_rate_scale(self.transforms)},
             {"params": [self.beta_u], "lr": lr * 0.1},
             {"params": [self.beta_a], "lr": lr * 5 / float(self.inverse_temperature)},
         ]

@@ -1,4 +1,4 @@
-"""The losses capsule networks are trained on; each returns one value per sample (n,)."""
+"""Training losses of capsule networks; each returns one value per sample (n,)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def present_classes(labels: Tensor, classes: int) -> Tensor:
-    """Return T (n, classes): 1 for the classes that an image shows, else 0; labels are (n,) or (n, objects)."""
+    """Return T (n, classes): 1 for the classes present in an image, else 0; labels are (n,) or (n, objects)."""
     return F.one_hot(labels.view(len(labels), -1), classes).amax(1)
 
 
@@ -31,5 +31,5 @@ def spread_loss(activations: Tensor, labels: Tensor, margin: float) -> Tensor:
 
 
 def spread_margin(progress: float) -> float:
-    """Return the spread margin m at a point of training: from 0.2 linearly to 0.9 at half time, then constant."""
+    """Return the spread margin m at a fraction of training: linear from 0.2 to 0.9 at one half, then constant."""
     return 0.2 + 0.7 * min(1.0, 2 * progress)

@@ -17,7 +17,7 @@ from robustcaps.registry import DATASETS
 __all__ = ["Data", "cifar10", "eth80", "export_toys", "load_data", "mnist", "multimnist", "smallnorb", "toys"]
 
 SPLITS = ("train", "test")
-_GIVEN = frozenset({"split", "limit", "data_dir", "progress"})
+_LOADER_ARGUMENTS = frozenset({"split", "limit", "data_dir", "progress"})
 
 
 def load_data(
@@ -29,15 +29,25 @@ def load_data(
     progress: Progress | None = None,
     **options: Any,
 ) -> Data:
-    """Return a registered dataset, or its first `limit` samples; `progress` is told (done, total) samples.
+    """Load a registered dataset.
 
-    Files are looked for in `data_dir`, else in the folder that ROBUSTCAPS_DATA names, else in ./data.
+    Args:
+        name: A name from `list_datasets()`.
+        split: 'train' or 'test'.
+        limit: Load only the first samples.
+        data_dir: Directory that contains the datasets; by default $ROBUSTCAPS_DATA or ./data.
+        progress: Called with the number of loaded and of all samples.
+        **options: Options of the dataset.
+
+    Returns:
+        Images, labels and factors.
+
     """
     entry = DATASETS.entry(name)
     if split not in SPLITS:
         raise UserError(f"dataset '{name}': unknown split '{split}'. Choose from: {', '.join(SPLITS)}.")
     if limit is not None and limit < 1:
         raise UserError(f"dataset '{name}': limit must be at least 1, not {limit}.")
-    checked = validate_options(entry.factory, options, where=f"dataset '{name}'", given=_GIVEN)
+    checked = validate_options(entry.factory, options, where=f"dataset '{name}'", reserved=_LOADER_ARGUMENTS)
     data = entry.factory(split=split, limit=limit, data_dir=data_folder(data_dir), progress=progress, **checked)
     return replace(data, name=name, split=split)

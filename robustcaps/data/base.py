@@ -1,4 +1,4 @@
-"""What a dataset is: images in [0,1], labels, and the factors each image was made from."""
+"""The dataset type: images in [0,1], labels, and the factors of variation of each image."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch import Tensor
 from robustcaps.errors import UserError
 
 Progress = Callable[[int, int], None]
-"""Told how many of how many samples are ready."""
+"""Called with the number of completed and of all samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
     """Images (n, channels, height, width), float32 in [0,1]; labels (n,), int64; one row of factors per image.
 
-    `size` is what a model sees. Where the images are larger (`crop=False`), training takes random crops of that size.
+    `size` is the image size of models. If images are larger (`crop=False`), training takes random crops of that size.
     """
 
     images: Tensor
@@ -43,17 +43,17 @@ class Data:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.class_names)
 
     @property
     def channels(self) -> int:
-        """How many channels an image has."""
+        """Number of channels of an image."""
         return int(self.images.shape[1])
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of the images' and labels' bytes and shapes."""
+        """SHA-256 of the bytes and shapes of images and labels."""
         digest = hashlib.sha256()
         for tensor in (self.images, self.labels):
             digest.update(repr((tuple(tensor.shape), str(tensor.dtype))).encode())
@@ -61,17 +61,17 @@ class Data:
         return digest.hexdigest()
 
     def first(self, count: int) -> Self:
-        """Return the first samples, all where there are not so many."""
+        """Return the first samples, at most `count`."""
         return self.select(torch.arange(min(count, len(self))))
 
     def select(self, rows: Tensor) -> Self:
-        """Return the samples at these positions."""
+        """Return the samples at these indices."""
         factors = self.factors.iloc[rows.tolist()] if len(self.factors) else self.factors
         return replace(self, images=self.images[rows], labels=self.labels[rows], factors=factors)
 
 
 def check_images(images: Tensor, labels: Tensor, classes: int) -> None:
-    """Refuse images and labels that are not what every model and attack relies on."""
+    """Raise a UserError if images or labels violate what models and attacks rely on."""
     if images.ndim != 4 or images.dtype != torch.float32:
         raise UserError(
             f"images must be float32 (n, channels, height, width), not {images.dtype} {tuple(images.shape)}."
@@ -79,21 +79,21 @@ def check_images(images: Tensor, labels: Tensor, classes: int) -> None:
     if labels.shape != images.shape[:1] or labels.dtype != torch.int64:
         raise UserError(f"labels must be int64 ({len(images)},), not {labels.dtype} {tuple(labels.shape)}.")
     if len(images) == 0:
-        raise UserError("the data holds no images.")
+        raise UserError("the data contains no images.")
     low, high = images.aminmax()
-    if not (low >= 0 and high <= 1):  # NaN is neither
-        raise UserError("images must be finite and lie in [0, 1].")
+    if not (low >= 0 and high <= 1):  # also true for NaN
+        raise UserError("images must be finite and in [0, 1].")
     if labels.min() < 0 or labels.max() >= classes:
-        raise UserError(f"labels must lie in 0..{classes - 1}; found {int(labels.min())}..{int(labels.max())}.")
+        raise UserError(f"labels must be in 0..{classes - 1}; found {int(labels.min())}..{int(labels.max())}.")
 
 
 def as_data(data: Data | tuple[Tensor, Tensor]) -> Data:
-    """Return data as it is, or a pair of tensors (images, labels) as data."""
+    """Return data unchanged, and a pair of tensors (images, labels) as data."""
     if isinstance(data, Data):
         return data
     pair = tuple(data) if isinstance(data, (tuple, list)) else ()
     if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
-        raise UserError("data: must be a dataset of load_data, or a pair of tensors (images, labels).")
+        raise UserError("data must be a dataset from load_data or a pair of tensors (images, labels).")
     images, labels = pair
     classes = int(labels.max()) + 1 if len(labels) else 0
     return Data(images, labels, class_names=tuple(map(str, range(classes))))

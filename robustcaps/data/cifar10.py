@@ -1,7 +1,7 @@
 """CIFAR-10 (Krizhevsky 2009) from its official Python batches, packed or unpacked.
 
-The batches are pickles. Unpickling can call anything, so here it calls nothing but the stand-ins below, which only
-keep what an array was made of: a file that asks for more is refused.
+The batches are pickles, and unpickling can call anything. A restricted unpickler therefore only calls the stand-ins
+below, which record the content of an array, and rejects all other files.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _BATCHES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "t
 _SOURCE = "the page 'The CIFAR-10 dataset' (CIFAR-10 python version)"
 _SHAPE = (3, 32, 32)
 SHIFT = 4
-"""By how many pixels training moves an image at most (He et al. 2016, section 4.2): so wide a frame is its room."""
+"""Padding for random crops in training (He et al. 2016, section 4.2), in pixels."""
 
 
 @DATASETS.register("cifar10")
 def cifar10(*, split: str, limit: int | None, data_dir: Path, progress: Progress | None, crop: bool = True) -> Data:
     """Colour photographs of animals and vehicles, 32x32, from the official CIFAR-10 batches."""
-    batches = [_parse(place, content) for place, content in _read(data_dir, _BATCHES[split])]
+    batches = [_parse(location, content) for location, content in _read_batches(data_dir, _BATCHES[split])]
     pixels = np.concatenate([pixels for pixels, _ in batches])[:limit]
     labels = np.concatenate([labels for _, labels in batches])[:limit]
     if progress is not None:
         progress(len(labels), len(labels))
-    frame = (0, 0) if crop else (SHIFT, SHIFT)
-    images = np.pad(pixels, ((0, 0), (0, 0), frame, frame)).astype(np.float32)
-    images /= 255  # in place: the train split has a gigabyte
+    padding = (0, 0) if crop else (SHIFT, SHIFT)
+    images = np.pad(pixels, ((0, 0), (0, 0), padding, padding)).astype(np.float32)
+    images /= 255  # in place: the train split takes a gigabyte
     return Data(
         images=torch.from_numpy(images),
         labels=torch.from_numpy(labels),
@@ -58,11 +58,11 @@ def cifar10(*, split: str, limit: int | None, data_dir: Path, progress: Progress
     )
 
 
-def _read(data_dir: Path, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
-    """Return where each batch was found, in words, and its bytes."""
+def _read_batches(data_dir: Path, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
+    """Return the location, for error messages, and the bytes of each batch."""
     archive = data_dir / "cifar10" / SOURCES["cifar10"][0].name
     if archive.is_file():
-        found = _unpacked(archive, names)
+        found = _extract(archive, names)
         return [(f"{archive}: {name}", found[name]) for name in names]
     folders = (archive.parent / _FOLDER, data_dir / _FOLDER)
     folder = next((folder for folder in folders if folder.is_dir()), None)
@@ -75,8 +75,8 @@ def _read(data_dir: Path, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
     return [(str(folder / name), (folder / name).read_bytes()) for name in names]
 
 
-def _unpacked(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    """Read batches out of an archive; nothing is written to the disk."""
+def _extract(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:
+    """Read batches from an archive without writing them to disk."""
     found = {}
     try:
         with tarfile.open(archive, "r|gz") as members:
@@ -86,85 +86,85 @@ def _unpacked(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:
                 if file is not None:
                     found[name] = file.read()
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-        raise UserError(f"{archive}: damaged: {error}. Remove it and fetch it again.") from error
+        raise UserError(f"{archive}: damaged: {error}. Delete it and download it again.") from error
     for name in names:
         if name not in found:
-            raise UserError(f"{archive}: holds no '{_FOLDER}/{name}'.")
+            raise UserError(f"{archive}: does not contain '{_FOLDER}/{name}'.")
     return found
 
 
-def _parse(place: str, content: bytes) -> tuple[Pixels, NDArray[np.int64]]:
+def _parse(location: str, content: bytes) -> tuple[Pixels, NDArray[np.int64]]:
     """Return the pixels (n, 3, 32, 32) and labels of a batch."""
     try:
-        batch = _Reader(io.BytesIO(content), encoding="bytes").load()
+        batch = _RestrictedUnpickler(io.BytesIO(content), encoding="bytes").load()
     except UserError as error:
-        raise UserError(f"{place}: {error}") from error
-    except Exception as error:  # a damaged pickle can end in any of them
-        raise UserError(f"{place}: damaged: not a batch of CIFAR-10: {error}.") from error
+        raise UserError(f"{location}: {error}") from error
+    except Exception as error:  # a damaged pickle can raise anything
+        raise UserError(f"{location}: damaged: not a CIFAR-10 batch: {error}.") from error
     try:
         pixels = batch[b"data"].values()
         labels = np.array(batch[b"labels"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{place}: not a batch of CIFAR-10: it has no array of bytes 'data', or no 'labels'."
-        ) from error
+        raise UserError(f"{location}: not a CIFAR-10 batch: no byte array 'data' or no 'labels'.") from error
     if labels.ndim != 1 or pixels.shape != (len(labels), math.prod(_SHAPE)):
-        raise UserError(f"{place}: holds {pixels.shape} bytes and {labels.shape} labels, not n x 3072 and n.")
+        raise UserError(
+            f"{location}: contains {pixels.shape} bytes and {labels.shape} labels, expected n x 3072 and n."
+        )
     if not set(labels.tolist()) <= set(range(len(_CLASSES))):
-        raise UserError(f"{place}: has labels that are no numbers from 0 to {len(_CLASSES) - 1}.")
+        raise UserError(f"{location}: labels must be integers from 0 to {len(_CLASSES) - 1}.")
     return pixels.reshape(-1, *_SHAPE), labels.astype(np.int64)
 
 
 class _Array:
-    """Stands in for a numpy array: keeps what it was made of."""
+    """Stand-in for a NumPy array that records its state."""
 
     state: tuple[Any, ...] = ()
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        """Keep the state, which is (version, shape, type, whether columns come first, bytes)."""
+        """Record the state: (version, shape, dtype, is Fortran order, bytes)."""
         self.state = state
 
     def values(self) -> Pixels:
-        """Return the array, if it is one of bytes."""
-        _, shape, dtype, by_columns, content = self.state
+        """Return the array if its elements are bytes."""
+        _, shape, dtype, is_fortran, content = self.state
         if dtype.code not in (b"u1", "u1"):
             raise TypeError
-        return np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
+        return np.frombuffer(content, np.uint8).reshape(shape, order="F" if is_fortran else "C")
 
 
 class _Type:
-    """Stands in for a numpy type: keeps its code, such as u1 for bytes."""
+    """Stand-in for a NumPy dtype that records its code, e.g. u1."""
 
     def __init__(self, code: object, *_: object) -> None:
         self.code = code
 
     def __setstate__(self, state: object) -> None:
-        """Leave out what is said of the order of bytes."""
+        """Ignore the state (byte order)."""
 
 
-def _made_array(*_: object) -> _Array:
-    """Stand in for the function that makes an empty numpy array, to be filled."""
+def _make_array(*_: object) -> _Array:
+    """Stand-in for the function that creates an array before its state is set."""
     return _Array()
 
 
-def _encoded(text: str, _: str) -> bytes:
-    """Stand in for what makes bytes of text where Python 3 has written bytes."""
+def _encode(text: str, _: str) -> bytes:
+    """Stand-in for the function that decodes bytes in pickles of Python 3."""
     return text.encode("latin-1")
 
 
 _STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
-    ("numpy.core.multiarray", "_reconstruct"): _made_array,
-    ("numpy._core.multiarray", "_reconstruct"): _made_array,
-    ("_codecs", "encode"): _encoded,
+    ("numpy.core.multiarray", "_reconstruct"): _make_array,
+    ("numpy._core.multiarray", "_reconstruct"): _make_array,
+    ("_codecs", "encode"): _encode,
 }
 
 
-class _Reader(pickle.Unpickler):
-    """Reads numbers, text, lists, dicts and the stand-ins, and refuses everything else."""
+class _RestrictedUnpickler(pickle.Unpickler):
+    """Unpickles numbers, text, lists, dicts and the stand-ins, and rejects everything else."""
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         if (module, name) not in _STAND_INS:
-            raise UserError(f"asks for {module}.{name}, which no batch of CIFAR-10 needs; it is not read.")
+            raise UserError(f"refers to {module}.{name}, which no CIFAR-10 batch does; not loaded.")
         return _STAND_INS[module, name]

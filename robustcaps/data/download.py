@@ -1,4 +1,4 @@
-"""Fetching the files of a dataset: resumed where it stopped, from the next place where one fails, checked."""
+"""Download of a dataset's files: resumable, with fallback to the next URL, verified by SHA-256."""
 
 from __future__ import annotations
 
@@ -11,106 +11,108 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from robustcaps.data.files import data_folder, digest_of
-from robustcaps.data.sources import BY_HAND, MADE_FROM, SOURCES, Source
+from robustcaps.data.sources import DERIVED_FROM, MANUAL_DOWNLOADS, SOURCES, Source
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
 
 TIMEOUT = 30.0
-"""Seconds without a word from a server after which it is given up."""
-TRIES = 5
-"""How often one server may be asked to go on with a file, as long as each time something came."""
+"""Seconds without data after which a connection is given up."""
+MAX_ATTEMPTS = 5
+"""Attempts to resume a file from one server, as long as each of them makes progress."""
 _CHUNK = 1 << 16
 
 
-class Listener:
-    """Hears nothing; override what you want to hear about a download."""
+class DownloadProgress:
+    """Callbacks of a download; override those of interest."""
 
     def found(self, path: Path) -> None:
-        """Hear that a file is there already, and right."""
+        """Handle a file that already exists and is valid."""
 
     def put_aside(self, path: Path, aside: Path, problem: str) -> None:
-        """Hear that a file was there but wrong, and where it is now."""
+        """Handle an invalid file that was renamed."""
 
-    def moved(self, name: str, done: int, total: int | None) -> None:
-        """Hear how many bytes of a file have come, and of how many, where the server says so."""
+    def advanced(self, name: str, done: int, total: int | None) -> None:
+        """Handle the number of downloaded bytes of a file, and of all its bytes if the server reports them."""
 
     def failed(self, problem: str) -> None:
-        """Hear which place does not give the file, and why, before the next one is tried."""
+        """Handle the failure of one URL before the next one is tried."""
 
     def fetched(self, path: Path, url: str) -> None:
-        """Hear that a file has come, and is right."""
+        """Handle a completed and verified file."""
 
 
-class _Failed(Exception):  # noqa: N818  caught here: a place does not give the file
-    """A place does not give the file; the message says why."""
+class _DownloadError(Exception):
+    """One URL failed; the message says why."""
 
 
 def get_data(
-    name: str, *, data_dir: Path | str | None = None, mirrors: Sequence[str] = (), listener: Listener | None = None
+    name: str,
+    *,
+    data_dir: Path | str | None = None,
+    mirrors: Sequence[str] = (),
+    progress: DownloadProgress | None = None,
 ) -> list[Path]:
-    """Fetch the official files of a dataset into its folder, but those that are there and right; return them all.
+    """Download the official files of a dataset that are missing or invalid, and return the paths of all of them.
 
-    `mirrors` are asked instead of the official places: their files are MIRROR/DATASET/FILE.
+    `mirrors` replace the official URLs; their files are MIRROR/DATASET/FILE.
     """
     name, sources = _files_of(name)
     for mirror in mirrors:
         if not re.match(r"https?://", mirror):
-            raise UserError(f"mirror '{mirror}': not an address that begins with https:// or http://.")
+            raise UserError(f"mirror '{mirror}': must begin with https:// or http://.")
     folder = data_folder(data_dir) / name
     paths = []
     for source in sources:
-        homes = [f"{mirror.rstrip('/')}/{name}" for mirror in mirrors] or source.homes
-        paths.append(_get(name, source, folder, homes, listener or Listener()))
+        base_urls = [f"{mirror.rstrip('/')}/{name}" for mirror in mirrors] or source.base_urls
+        paths.append(_get(name, source, folder, base_urls, progress or DownloadProgress()))
     return paths
 
 
 def _files_of(name: str) -> tuple[str, tuple[Source, ...]]:
-    """Return which files a dataset needs, and of which dataset they are."""
+    """Return the files that a dataset needs and the dataset that they belong to."""
     entry = DATASETS.entry(name)
-    name = MADE_FROM.get(name, name)
-    if name in BY_HAND:
-        raise UserError(f"dataset '{name}': cannot be fetched, for nobody offers it in this form. {BY_HAND[name]}")
+    name = DERIVED_FROM.get(name, name)
+    if name in MANUAL_DOWNLOADS:
+        raise UserError(f"dataset '{name}': cannot be downloaded in the required format. {MANUAL_DOWNLOADS[name]}")
     if name not in SOURCES:
-        raise UserError(
-            f"dataset '{name}': comes with the plugin {entry.source}, which has to say where its files are."
-        )
+        raise UserError(f"dataset '{name}': belongs to the plugin {entry.source}; see there for its files.")
     return name, SOURCES[name]
 
 
-def _get(dataset: str, source: Source, folder: Path, homes: Sequence[str], listener: Listener) -> Path:
-    """Return the file, fetched unless it is there and right."""
-    for place in dict.fromkeys((folder / source.plain_name, folder / source.name)):
-        if place.exists():
-            problem = _problem(place, source)
+def _get(dataset: str, source: Source, folder: Path, base_urls: Sequence[str], progress: DownloadProgress) -> Path:
+    """Return the path of a file, downloaded unless it exists and is valid."""
+    for existing in dict.fromkeys((folder / source.plain_name, folder / source.name)):
+        if existing.exists():
+            problem = _find_problem(existing, source)
             if not problem:
-                listener.found(place)
-                return place
-            aside = place.rename(place.with_name(f"{place.name}.wrong"))
-            listener.put_aside(place, aside, problem)
+                progress.found(existing)
+                return existing
+            aside = existing.rename(existing.with_name(f"{existing.name}.wrong"))
+            progress.put_aside(existing, aside, problem)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / source.name
     part = path.with_name(f"{path.name}.part")
     problems: list[str] = []
-    for home in homes:
+    for base_url in base_urls:
         if problems:
-            listener.failed(problems[-1])
-        url = f"{home}/{source.name}"
+            progress.failed(problems[-1])
+        url = f"{base_url}/{source.name}"
         try:
-            _fetch_right(url, part, source, listener)
-        except _Failed as error:
+            _fetch_verified(url, part, source, progress)
+        except _DownloadError as error:
             problems.append(f"{url}: {error}")
         else:
             part.replace(path)
-            listener.fetched(path, url)
+            progress.fetched(path, url)
             return path
     raise UserError(
-        f"dataset '{dataset}': {source.name} cannot be had: {'; '.join(problems)}. Try again later, which goes on "
-        f"where it stopped, or from another place with --mirror, or put the file into {folder} by hand."
+        f"dataset '{dataset}': cannot download {source.name}: {'; '.join(problems)}. Try again later (the download "
+        f"resumes), use --mirror, or copy the file to {folder} yourself."
     )
 
 
-def _problem(path: Path, source: Source) -> str:
-    """Return what is wrong with a file, or ''."""
+def _find_problem(path: Path, source: Source) -> str:
+    """Return why a file is invalid, or ''."""
     packed = not source.archive and path.name != source.plain_name
     try:
         found = digest_of(path, packed=packed)
@@ -119,61 +121,61 @@ def _problem(path: Path, source: Source) -> str:
     if found == source.digest:
         return ""
     what = "unpacked, " if packed else ""
-    wanted = f"{source.digest.size} with {source.digest.sha256}"
-    return f"wrong content: {what}{found.size} bytes with SHA-256 {found.sha256}, not {wanted}"
+    expected = f"{source.digest.size} with {source.digest.sha256}"
+    return f"wrong content: {what}{found.size} bytes with SHA-256 {found.sha256}, expected {expected}"
 
 
-def _fetch_right(url: str, part: Path, source: Source, listener: Listener) -> None:
-    """Fetch a file until it is whole and right; what is wrong is removed."""
+def _fetch_verified(url: str, part: Path, source: Source, progress: DownloadProgress) -> None:
+    """Download a file and verify it; delete it if it is invalid."""
     resumed = part.exists()
-    _fetch_whole(url, part, source, listener)
-    problem = _problem(part, source)
-    if problem and resumed:  # its beginning may be that of another file
+    _fetch_whole(url, part, source, progress)
+    problem = _find_problem(part, source)
+    if problem and resumed:  # its first part may belong to another file
         part.unlink()
-        _fetch_whole(url, part, source, listener)
-        problem = _problem(part, source)
+        _fetch_whole(url, part, source, progress)
+        problem = _find_problem(part, source)
     if problem:
         part.unlink()
-        raise _Failed(f"{problem} (removed)")
+        raise _DownloadError(f"{problem} (deleted)")
 
 
-def _fetch_whole(url: str, part: Path, source: Source, listener: Listener) -> None:
-    """Fetch the rest of a file; a connection that is cut is taken up again as long as each brings something."""
-    for tries in range(1, TRIES + 1):
+def _fetch_whole(url: str, part: Path, source: Source, progress: DownloadProgress) -> None:
+    """Download the rest of a file, and resume after interruptions as long as there is progress."""
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         before = _size(part)
         try:
-            _fetch_rest(url, part, source, listener)
-        except _Failed:
-            if tries == TRIES or _size(part) <= before:
+            _fetch_rest(url, part, source, progress)
+        except _DownloadError:
+            if attempt == MAX_ATTEMPTS or _size(part) <= before:
                 raise
         else:
             return
 
 
-def _fetch_rest(url: str, part: Path, source: Source, listener: Listener) -> None:
-    """Append what is missing of a file, or all of it where the server cannot begin in the middle."""
-    answer = _ask(url, _size(part))
-    if answer is None:
+def _fetch_rest(url: str, part: Path, source: Source, progress: DownloadProgress) -> None:
+    """Append the rest of a file, or restart if the server does not support ranges."""
+    response = _request(url, _size(part))
+    if response is None:
         return
-    with answer:
-        done, total = _extent(answer, _size(part))
+    with response:
+        done, total = _response_range(response, _size(part))
         with part.open("ab" if done else "wb") as file:
-            for chunk in _chunks(answer):
+            for chunk in _chunks(response):
                 file.write(chunk)
                 file.flush()
                 done += len(chunk)
-                listener.moved(source.name, done, total)
-                if done > source.largest:
+                progress.advanced(source.name, done, total)
+                if done > source.max_size:
                     break
-    if done > source.largest:
+    if done > source.max_size:
         part.unlink()
-        raise _Failed(f"more than the {source.largest} bytes that the file can have (removed)")
+        raise _DownloadError(f"larger than the maximum of {source.max_size} bytes (deleted)")
     if total is not None and done < total:
-        raise _Failed(f"the connection was cut after {done} of {total} bytes")
+        raise _DownloadError(f"connection lost after {done} of {total} bytes")
 
 
-def _ask(url: str, start: int) -> http.client.HTTPResponse | None:
-    """Ask for a file from a byte on; the answer is None if there is nothing after it."""
+def _request(url: str, start: int) -> http.client.HTTPResponse | None:
+    """Request a file from a byte offset; return None if nothing follows it."""
     headers = {"User-Agent": "robustcaps", **({"Range": f"bytes={start}-"} if start else {})}
     try:
         return cast("http.client.HTTPResponse", urlopen(Request(url, headers=headers), timeout=TIMEOUT))  # noqa: S310 (https or http)
@@ -181,36 +183,36 @@ def _ask(url: str, start: int) -> http.client.HTTPResponse | None:
         error.close()
         if start and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return None
-        raise _Failed(f"the server answers {error.code} {error.reason}") from error
+        raise _DownloadError(f"HTTP {error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException) as error:
-        raise _Failed(_words(error)) from error
+        raise _DownloadError(_describe_error(error)) from error
 
 
-def _extent(answer: http.client.HTTPResponse, start: int) -> tuple[int, int | None]:
-    """Return from which byte on a server answers, and how many the whole file has, if it says so."""
-    middle = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", answer.headers.get("Content-Range", ""))
-    if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
-        if middle is None or int(middle[1]) != start:
-            raise _Failed(f"the server does not go on at byte {start}")
-        return start, int(middle[2])
-    return 0, answer.length
+def _response_range(response: http.client.HTTPResponse, start: int) -> tuple[int, int | None]:
+    """Return the first byte of a response, and the size of the whole file if the server reports it."""
+    content_range = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
+    if response.status == http.HTTPStatus.PARTIAL_CONTENT:
+        if content_range is None or int(content_range[1]) != start:
+            raise _DownloadError(f"the server did not resume at byte {start}")
+        return start, int(content_range[2])
+    return 0, response.length
 
 
-def _chunks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield what comes; that nothing comes any more is a failure of the place, unlike a full disk of ours."""
+def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield received data; a network error, unlike a full disk, is a failure of the URL."""
     try:
-        while chunk := answer.read1(_CHUNK):
+        while chunk := response.read1(_CHUNK):
             yield chunk
     except (OSError, http.client.HTTPException) as error:
-        raise _Failed(_words(error)) from error
+        raise _DownloadError(_describe_error(error)) from error
 
 
-def _words(error: Exception) -> str:
-    """Return why a server cannot be reached or heard."""
+def _describe_error(error: Exception) -> str:
+    """Return a description of a network error."""
     cause = error.reason if isinstance(error, URLError) else error
     if isinstance(cause, TimeoutError):
-        return f"the server was silent for {TIMEOUT:g} s"
-    return f"no connection: {cause or type(cause).__name__}"
+        return f"no data for {TIMEOUT:g} s"
+    return f"connection failed: {cause or type(cause).__name__}"
 
 
 def _size(path: Path) -> int:

@@ -15,9 +15,9 @@ import torch
 from PIL import Image, UnidentifiedImageError
 
 from robustcaps.data.base import Data, Progress
-from robustcaps.data.protocol import PIXELS, SEEN, Pixels, prepare
+from robustcaps.data.protocol import INPUT_SIZE, PIXELS, Pixels, prepare
 from robustcaps.data.shuffling import shuffled_rows
-from robustcaps.data.sources import BY_HAND
+from robustcaps.data.sources import MANUAL_DOWNLOADS
 from robustcaps.data.viewpoints import Views, rows_of
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
@@ -40,46 +40,47 @@ def eth80(
     views: Views = "all",
 ) -> Data:
     """Photographs of fruit, animals, cars and cups from many sides (ETH-80), half of the objects held out."""
-    by_category = [_files(data_dir / "eth80", category, split) for category in _CATEGORIES]
-    everything = _interleaved(by_category)
-    told = pd.DataFrame([_factors(path) for path in everything])
-    rows = rows_of(told, views, limit)
-    files, factors = [everything[row] for row in rows], told.iloc[rows].reset_index(drop=True)
+    by_category = [_find_files(data_dir / "eth80", category, split) for category in _CATEGORIES]
+    all_files = _interleave(by_category)
+    all_factors = pd.DataFrame([_parse_factors(path) for path in all_files])
+    rows = rows_of(all_factors, views, limit)
+    files, factors = [all_files[row] for row in rows], all_factors.iloc[rows].reset_index(drop=True)
     return Data(
         images=prepare(_blocks(files), len(files), crop=crop, progress=progress),
         labels=torch.tensor([_CATEGORIES.index(name) for name in factors["category"]]),
         class_names=_CATEGORIES,
         name="eth80",
         split=split,
-        size=SEEN,
+        size=INPUT_SIZE,
         factors=factors,
     )
 
 
-def _files(folder: Path, category: str, split: str) -> list[Path]:
-    """Return the pictures of a category's objects in a split."""
+def _find_files(folder: Path, category: str, split: str) -> list[Path]:
+    """Return the image files of a category in a split."""
     found = []
     for number in _OBJECTS[split]:
-        place = folder / str(1 + _CATEGORIES.index(category)) / str(number)
-        views = sorted(place.glob(f"{category}*-???-???.png"))
+        object_folder = folder / str(1 + _CATEGORIES.index(category)) / str(number)
+        views = sorted(object_folder.glob(f"{category}*-???-???.png"))
         if len(views) != _VIEWS:
             raise UserError(
-                f"dataset 'eth80': {place} holds {len(views)} pictures '{category}N-POLAR-AZIMUTH.png', not {_VIEWS}. "
-                f"{BY_HAND['eth80']} Then say where it is with --data-dir or ROBUSTCAPS_DATA (the folder that contains "
-                "'eth80')."
+                f"dataset 'eth80': {object_folder} contains {len(views)} files '{category}N-POLAR-AZIMUTH.png', "
+                f"expected {_VIEWS}. "
+                f"{MANUAL_DOWNLOADS['eth80']} Then set --data-dir or ROBUSTCAPS_DATA to the directory that contains "
+                "'eth80'."
             )
         found += views
     return found
 
 
-def _interleaved(categories: list[list[Path]]) -> list[Path]:
-    """Return the files of the categories in turn, each category's in a fixed shuffled order."""
+def _interleave(categories: list[list[Path]]) -> list[Path]:
+    """Return files of all categories in turn, those of each category in a fixed shuffled order."""
     order = shuffled_rows(80, len(categories), len(categories[0]))
-    return [categories[row][order[row, place]] for place in range(order.shape[1]) for row in range(len(categories))]
+    return [categories[row][order[row, column]] for column in range(order.shape[1]) for row in range(len(categories))]
 
 
-def _factors(path: Path) -> dict[str, str | int]:
-    """Read the factors off a file's place and name."""
+def _parse_factors(path: Path) -> dict[str, str | int]:
+    """Return the factors that a file's path encodes."""
     category, instance = path.parts[-3:-1]
     _, polar, azimuth = path.stem.rsplit("-", 2)
     return {
@@ -102,5 +103,7 @@ def _read(path: Path) -> Pixels:
     except (OSError, UnidentifiedImageError, SyntaxError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
     if pixels.shape != (PIXELS, PIXELS) or pixels.dtype != np.uint8:
-        raise UserError(f"{path}: holds {pixels.dtype} {pixels.shape}, not a grey picture of {PIXELS}x{PIXELS}.")
+        raise UserError(
+            f"{path}: contains {pixels.dtype} {pixels.shape}, expected a {PIXELS}x{PIXELS} greyscale image."
+        )
     return pixels

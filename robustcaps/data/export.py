@@ -1,4 +1,4 @@
-"""The toys, written as smallNORB files, for other tools and for testing the loader of the real ones."""
+"""Export of the toys as smallNORB files, for other tools and to test the smallNORB loader."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def export_toys(
     count = min(limit or SAMPLES, SAMPLES)
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder}: is there already; choose an empty folder, so that nothing is overwritten.")
+        raise UserError(f"{folder}: already exists; choose an empty folder.")
     folder.mkdir(parents=True, exist_ok=True)
     digests: dict[str, Digest] = {}
     for position, split in enumerate(("test", "train")):
         contents: dict[str, Iterator[NDArray[Any]]] = {
-            "dat": _pixels(split, count, position * count, progress),
+            "dat": _draw(split, count, position * count, progress),
             "cat": iter([np.arange(count) % len(CATEGORIES)]),
-            "info": iter([_info(split, count)]),
+            "info": iter([_encode_info(split, count)]),
         }
         for kind, blocks in contents.items():
             name = FILE_NAMES[split].format(kind)
@@ -45,8 +45,8 @@ def export_toys(
     (folder / DIGESTS_FILE).write_text("".join(lines))
 
 
-def _pixels(split: str, count: int, before: int, progress: Progress | None) -> Iterator[Pixels]:
-    """Draw the samples of a split, `before` others having been written already."""
+def _draw(split: str, count: int, before: int, progress: Progress | None) -> Iterator[Pixels]:
+    """Yield the images of a split and report progress, `before` samples of the other split being done."""
     done = before
     for block in draw_blocks(split, count, EYES["both"]):
         yield block
@@ -55,8 +55,8 @@ def _pixels(split: str, count: int, before: int, progress: Progress | None) -> I
             progress(done, 2 * count)
 
 
-def _info(split: str, count: int) -> NDArray[np.int64]:
-    """Return the factors of the first samples in smallNORB's code."""
+def _encode_info(split: str, count: int) -> NDArray[np.int64]:
+    """Return the factors of the first samples in smallNORB's encoding."""
     factors = sample_factors(split, np.arange(count))
     columns = []
     for name, codes in CODES.items():

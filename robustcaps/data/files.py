@@ -1,4 +1,4 @@
-"""Finding, opening and checking data files, plain or gzipped, with errors a user can read."""
+"""Locating, opening and hashing data files, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Digest:
-    """SHA-256 and size of a file, or of what it holds packed."""
+    """SHA-256 and size of a file's content."""
 
     sha256: str
     size: int
 
 
 def data_folder(data_dir: Path | str | None) -> Path:
-    """Return the folder of all datasets: the one given, else the one that ROBUSTCAPS_DATA names, else ./data."""
+    """Return the directory that contains the datasets: `data_dir`, else $ROBUSTCAPS_DATA, else ./data."""
     return Path(data_dir or os.environ.get("ROBUSTCAPS_DATA") or "data")
 
 
 def find_file(dataset: str, folder: Path, name: str, *, source: str) -> Path:
-    """Return a file of a dataset, plain or gzipped, or say what is missing and where it can be had."""
+    """Return the path of a dataset's file, plain or gzipped; raise a UserError that says how to get it."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path
@@ -40,16 +40,15 @@ def find_file(dataset: str, folder: Path, name: str, *, source: str) -> Path:
 
 
 def missing_files(dataset: str, missing: str, data_dir: Path, *, source: str) -> UserError:
-    """Return the error that says what is missing of a dataset and how it can be had."""
+    """Return an error that names the missing files of a dataset and says how to get them."""
     return UserError(
-        f"dataset '{dataset}': {missing}. Get the files with 'robustcaps data get {dataset} --data-dir {data_dir}', or "
-        f"from {source}, and say where they are with --data-dir or ROBUSTCAPS_DATA (the folder that contains "
-        f"'{dataset}')."
+        f"dataset '{dataset}': {missing}. Download the files with 'robustcaps data get {dataset} --data-dir {data_dir}'"
+        f" or from {source}, and set --data-dir or ROBUSTCAPS_DATA to the directory that contains '{dataset}'."
     )
 
 
 def digest_of(path: Path, *, packed: bool | None = None) -> Digest:
-    """Return the digest of a file's unpacked form; `packed` says whether it has to be unpacked, else its name does."""
+    """Return the digest of a file's unpacked content; see `opened` for `packed`."""
     sha, size = hashlib.sha256(), 0
     with opened(path, packed=packed) as file:
         while chunk := file.read(_CHUNK):
@@ -60,7 +59,7 @@ def digest_of(path: Path, *, packed: bool | None = None) -> Digest:
 
 @contextmanager
 def opened(path: Path, *, packed: bool | None = None) -> Iterator[IO[bytes]]:
-    """Open a file for reading, unpacked if it is `packed` or else if its name ends in .gz; damage is a UserError."""
+    """Open a file for reading, and decompress it if `packed` (default: if its name ends in .gz)."""
     unpack = path.suffix == ".gz" if packed is None else packed
     try:
         with cast("IO[bytes]", gzip.open(path)) if unpack else path.open("rb") as file:
@@ -72,7 +71,7 @@ def opened(path: Path, *, packed: bool | None = None) -> Iterator[IO[bytes]]:
 
 
 def read_exactly(file: IO[bytes], size: int, path: Path) -> bytes:
-    """Read so many bytes, or say how many are missing."""
+    """Read `size` bytes; raise a UserError if the file is shorter."""
     content = file.read(size)
     if len(content) < size:
         raise UserError(f"{path}: truncated: {size - len(content)} bytes are missing.")

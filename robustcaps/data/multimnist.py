@@ -1,8 +1,8 @@
-"""MultiMNIST (Sabour, Frosst & Hinton 2017, section 6): two digits of different classes over each other, from MNIST.
+"""MultiMNIST (Sabour, Frosst & Hinton 2017, section 6): overlapping pairs of MNIST digits of different classes.
 
-Each digit is moved by up to 4 pixels in each direction in a frame of 36x36; the two are added and cut off at 1. Pairs
-are the same everywhere and always. The label is the class of the first digit, `data.factors["other"]` that of the
-second. A network sees both where they are its two longest capsules:
+Each digit is shifted by up to 4 pixels in each direction in an image of 36x36; the two are added and clipped at 1. The
+pairs are deterministic. The label is the class of the first digit, `data.factors["other"]` that of the second. A
+network recognises both if they are its two longest capsules:
 
     longest = model.scores(data.images).topk(2).indices.sort().values
     both = torch.stack([data.labels, torch.tensor(data.factors["other"].to_numpy())], 1).sort().values
@@ -33,7 +33,7 @@ SHIFT = 4
 FRAME = SIDE + 2 * SHIFT
 _CLASSES = len(MNIST.class_names)
 _KEYS = {"train": 3600, "test": 3700}
-"""Where the random numbers of a split begin; each use has a key of its own after it."""
+"""First random key of each split; every use adds its own offset."""
 _BLOCK = 1000
 """Pairs drawn at a time."""
 
@@ -48,13 +48,13 @@ def multimnist(
     data_dir: Path,
     progress: Progress | None,
     count: Annotated[
-        int | None, Field(ge=1, description="how many pairs there are; without, as many as MNIST has digits")
+        int | None, Field(ge=1, description="number of pairs; by default as many as MNIST has digits")
     ] = None,
 ) -> Data:
-    """Two handwritten digits over each other, 36x36, made from the official MNIST files; the first is the label."""
+    """Two overlapping handwritten digits, 36x36, made from the official MNIST files; the label is the first."""
     pixels, classes = read_split(MNIST, split, data_dir)
     total = count or len(classes)
-    factors = _pairs(classes, min(limit or total, total), _KEYS[split], where=data_dir / MNIST.name)
+    factors = _choose_pairs(classes, min(limit or total, total), _KEYS[split], where=data_dir / MNIST.name)
     blocks = []
     for block in _blocks(pixels, factors):
         blocks.append(torch.from_numpy(block.astype(np.float32) / 255))
@@ -71,19 +71,19 @@ def multimnist(
     )
 
 
-def _pairs(classes: NDArray[np.uint8], count: int, key: int, *, where: Path) -> pd.DataFrame:
-    """Choose pairs: which digits of MNIST (numbers in its file), of which classes, moved how far down and right.
+def _choose_pairs(classes: NDArray[np.uint8], count: int, key: int, *, where: Path) -> pd.DataFrame:
+    """Choose the pairs: MNIST digits (indices), their classes, and their shifts down and right.
 
-    Of each ten pairs every class is the first of one and the second of one; of each ninety, all are different.
+    In each ten pairs every class is first once and second once; each ninety pairs cover all pairs of classes.
     """
     absent = set(range(_CLASSES)) - set(classes.tolist())
     if absent:
-        raise UserError(f"{where}: has no digit {min(absent)} to make pairs of.")
+        raise UserError(f"{where}: contains no digit {min(absent)}, which MultiMNIST needs.")
     tens, first = np.divmod(np.arange(count), _CLASSES)
     steps = 1 + shuffled_rows(key, 1, _CLASSES - 1)[0]
     second = (first + steps[tens % len(steps)]) % _CLASSES
-    digits = _chosen(classes, first, tens, key + 1)
-    others = _chosen(classes, second, tens, key + 1 + _CLASSES)
+    digits = _choose_digits(classes, first, tens, key + 1)
+    others = _choose_digits(classes, second, tens, key + 1 + _CLASSES)
     shifts = np.random.Philox(key=key + 1 + 2 * _CLASSES).random_raw(4 * count).reshape(count, 4) % (2 * SHIFT + 1)
     names = ("down", "right", "other_down", "other_right")
     moves = {name: column.astype(np.int64) - SHIFT for name, column in zip(names, shifts.T, strict=True)}
@@ -91,8 +91,8 @@ def _pairs(classes: NDArray[np.uint8], count: int, key: int, *, where: Path) -> 
     return pd.DataFrame({"category": category, "other": second, "digit": digits, "other_digit": others, **moves})
 
 
-def _chosen(classes: NDArray[np.uint8], wanted: Numbers, turns: Numbers, key: int) -> Numbers:
-    """Return a digit of each wanted class: all of a class in a shuffled order, turn by turn, then in another one."""
+def _choose_digits(classes: NDArray[np.uint8], wanted: Numbers, turns: Numbers, key: int) -> Numbers:
+    """Return a digit of each wanted class: all digits of the class in a shuffled order, then in another order."""
     chosen = np.empty_like(wanted)
     for number in range(_CLASSES):
         (members,) = np.nonzero(classes == number)
@@ -103,16 +103,16 @@ def _chosen(classes: NDArray[np.uint8], wanted: Numbers, turns: Numbers, key: in
 
 
 def _blocks(pixels: Pixels, factors: pd.DataFrame) -> Iterator[Pixels]:
-    """Yield the pictures of pairs, blocks of (n, 36, 36)."""
+    """Yield the images of pairs, in blocks (n, 36, 36)."""
     for start in range(0, len(factors), _BLOCK):
         rows = factors[start : start + _BLOCK]
-        one = _moved(pixels[rows["digit"]], rows["down"].to_numpy(), rows["right"].to_numpy())
-        other = _moved(pixels[rows["other_digit"]], rows["other_down"].to_numpy(), rows["other_right"].to_numpy())
+        one = _shift(pixels[rows["digit"]], rows["down"].to_numpy(), rows["right"].to_numpy())
+        other = _shift(pixels[rows["other_digit"]], rows["other_down"].to_numpy(), rows["other_right"].to_numpy())
         yield np.minimum(one.astype(np.uint16) + other, 255).astype(np.uint8)
 
 
-def _moved(digits: Pixels, down: Numbers, right: Numbers) -> Pixels:
-    """Return digits in a frame of 36x36, each moved from its centre."""
+def _shift(digits: Pixels, down: Numbers, right: Numbers) -> Pixels:
+    """Return digits in images of 36x36, each shifted from the centre."""
     wide = np.pad(digits, ((0, 0), (2 * SHIFT, 2 * SHIFT), (2 * SHIFT, 2 * SHIFT)))
     windows = sliding_window_view(wide, (FRAME, FRAME), axis=(1, 2))  # (n, 9, 9, 36, 36), a view
     return windows[np.arange(len(digits)), SHIFT - down, SHIFT - right]

@@ -27,7 +27,7 @@ FILE_NAMES = {
     "train": "smallnorb-5x46789x9x18x6x2x96x96-training-{}.mat",
     "test": "smallnorb-5x01235x9x18x6x2x96x96-testing-{}.mat",
 }
-"""The official names; the blank is dat, cat or info."""
+"""The official names, for dat, cat or info."""
 ROWS: dict[str, tuple[str, tuple[int, ...]]] = {"dat": ("<u1", (2, 96, 96)), "cat": ("<i4", ()), "info": ("<i4", (4,))}
 """Type and shape of a sample in each of the three files."""
 CODES = {
@@ -36,9 +36,9 @@ CODES = {
     "azimuth": {azimuth // 10: azimuth for azimuth in AZIMUTHS},
     "lighting": {lighting: lighting for lighting in range(LIGHTINGS)},
 }
-"""What the numbers in the four columns of -info mean; angles in degrees."""
+"""Meaning of the codes in the four columns of -info; angles in degrees."""
 DIGESTS_FILE = "SHA256.txt"
-"""Beside the files: a line 'name sha256 size' about the unpacked form of each."""
+"""A file with a line 'name sha256 size' for each unpacked file."""
 
 _DTYPES: dict[int, np.dtype[Any]] = {0x1E3D4C55: np.dtype("<u1"), 0x1E3D4C54: np.dtype("<i4")}
 """Magic numbers."""
@@ -46,7 +46,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {0x1E3D4C55: np.dtype("<u1"), 0x1E3D4C54: np
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says about its own content."""
+    """Type and shape of a file's content."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -60,17 +60,17 @@ class Header:
 
     @property
     def row_size(self) -> int:
-        """How many bytes a sample has."""
+        """Bytes per sample."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
     def file_size(self) -> int:
-        """How many bytes the whole file has, unpacked."""
+        """Bytes of the whole file, unpacked."""
         return len(self.packed) + self.shape[0] * self.row_size
 
 
 def write_rows(path: Path, header: Header, blocks: Iterable[NDArray[Any]]) -> Digest:
-    """Write rows that come in blocks, gzipped if the name ends in .gz."""
+    """Write blocks of rows, gzipped if the name ends in .gz."""
     sha, size = hashlib.sha256(), 0
     with _create(path) as file:
         for chunk in _chunks(header, blocks):
@@ -81,7 +81,7 @@ def write_rows(path: Path, header: Header, blocks: Iterable[NDArray[Any]]) -> Di
 
 
 def read_header(path: Path, dtype: str, row: tuple[int, ...]) -> Header:
-    """Read the header of a file that should hold rows of this type and shape."""
+    """Read the header of a file and check the type and shape of its rows."""
     with opened(path) as file:
         magic, dimensions = struct.unpack("<2i", read_exactly(file, 8, path))
         if magic not in _DTYPES or not 1 <= dimensions <= 8:
@@ -90,8 +90,8 @@ def read_header(path: Path, dtype: str, row: tuple[int, ...]) -> Header:
         shape = struct.unpack(f"<{stored}i", read_exactly(file, 4 * stored, path))[:dimensions]
     header = Header(_DTYPES[magic], shape)
     if header.dtype != np.dtype(dtype) or shape[1:] != row or shape[0] < 1:
-        wanted = " x ".join(map(str, ("n", *row)))
-        raise UserError(f"{path}: holds {header.dtype} {shape}, not {np.dtype(dtype)} of {wanted}.")
+        expected = " x ".join(map(str, ("n", *row)))
+        raise UserError(f"{path}: contains {header.dtype} {shape}, expected {np.dtype(dtype)} of {expected}.")
     return header
 
 
@@ -113,7 +113,7 @@ def _chunks(header: Header, blocks: Iterable[NDArray[Any]]) -> Iterator[bytes]:
 
 @contextmanager
 def _create(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing; a gzipped one carries neither name nor time, so equal content gives equal files."""
+    """Open a file for writing; gzip headers contain neither name nor time, so that equal content gives equal files."""
     with path.open("wb") as raw:
         if path.suffix != ".gz":
             yield raw

@@ -26,15 +26,15 @@ SAMPLES = len(CATEGORIES) * 5 * len(ELEVATIONS) * len(AZIMUTHS) * LIGHTINGS
 
 EYES: dict[Eyes, tuple[Eye, ...]] = {"left": ("left",), "right": ("right",), "both": ("left", "right")}
 PIXELS = 96
-"""Width and height of the pictures as they are stored."""
+"""Width and height of the stored images."""
 HALF = 48
-"""Width and height after averaging."""
-SEEN = 32
-"""Width and height of what a model sees."""
+"""Width and height after downsampling."""
+INPUT_SIZE = 32
+"""Width and height of a model's input."""
 
 
 def prepare(blocks: Iterable[Pixels], count: int, *, crop: bool, progress: Progress | None = None) -> Tensor:
-    """Return `count` samples that come in blocks of pixels (n, channels, 96, 96) as float32 images."""
+    """Return `count` samples from blocks of pixels (n, channels, 96, 96) as float32 images."""
     images: list[Tensor] = []
     done = 0
     for pixels in blocks:
@@ -46,11 +46,11 @@ def prepare(blocks: Iterable[Pixels], count: int, *, crop: bool, progress: Progr
 
 
 def shrink(pixels: Pixels, *, crop: bool) -> Tensor:
-    """Return the means of 2x2 pixels in [0, 1], float32: 48x48, of which `crop` keeps the central 32x32."""
+    """Return the means of 2x2 pixels as float32 in [0, 1]: 48x48, or the central 32x32 with `crop`."""
     rows = pixels[..., 0::2, :].astype(np.uint16) + pixels[..., 1::2, :]
     means = (rows[..., 0::2] + rows[..., 1::2]).astype(np.float32) / (4 * 255)
     images = torch.from_numpy(means)
     if not crop:
         return images
-    margin = (HALF - SEEN) // 2
-    return images[..., margin : margin + SEEN, margin : margin + SEEN].contiguous()
+    margin = (HALF - INPUT_SIZE) // 2
+    return images[..., margin : margin + INPUT_SIZE, margin : margin + INPUT_SIZE].contiguous()

@@ -1,4 +1,4 @@
-"""A shuffled order of samples that is the same everywhere and always."""
+"""Shuffled orders of samples that do not depend on the machine or on library versions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 
 def shuffled_rows(key: int, rows: int, columns: int) -> NDArray[np.int64]:
-    """Return (rows, columns) numbers, every row the numbers 0..columns-1 in an order of its own.
+    """Return an array (rows, columns), each row an independent permutation of 0..columns-1.
 
-    These are ranks of raw Philox numbers, which numpy keeps the same in all versions (its shuffles it does not).
+    These are ranks of raw Philox numbers, which are stable across NumPy versions, unlike its shuffles.
     """
     draws = np.random.Philox(key=key).random_raw(rows * columns).reshape(rows, columns)
     return np.argsort(draws, axis=1, kind="stable")

@@ -1,4 +1,4 @@
-"""smallNORB (LeCun, Huang & Bottou, CVPR 2004) from its official files, checked before they are used."""
+"""smallNORB (LeCun, Huang & Bottou, CVPR 2004) from its official files, verified by SHA-256."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from robustcaps.data.base import Data, Progress
 from robustcaps.data.files import Digest, digest_of, find_file
 from robustcaps.data.norb import CODES, DIGESTS_FILE, FILE_NAMES, ROWS, Header, read_header, read_rows
-from robustcaps.data.protocol import CATEGORIES, EYES, SEEN, Eyes
+from robustcaps.data.protocol import CATEGORIES, EYES, INPUT_SIZE, Eyes
 from robustcaps.data.sources import SOURCES
 from robustcaps.data.viewpoints import Views, prepare_rows, rows_of
 from robustcaps.errors import UserError
@@ -40,7 +40,7 @@ def smallnorb(
 ) -> Data:
     """Photographs of 50 toy figures of 5 categories in many views and lights, from the official smallNORB files."""
     files = _checked_files(data_dir / "smallnorb", split)
-    factors = _factors(files)
+    factors = _read_factors(files)
     rows = rows_of(factors, views, limit)
     channels = [EYES["both"].index(eye) for eye in EYES[eyes]]
     blocks = (block[:, channels] for block in read_rows(*files["dat"], int(rows.max()) + 1, _BLOCK))
@@ -50,13 +50,13 @@ def smallnorb(
         class_names=CATEGORIES,
         name="smallnorb",
         split=split,
-        size=SEEN,
+        size=INPUT_SIZE,
         factors=factors.iloc[rows].reset_index(drop=True),
     )
 
 
-def _factors(files: dict[str, tuple[Path, Header]]) -> pd.DataFrame:
-    """Return the factors of all samples, decoded."""
+def _read_factors(files: dict[str, tuple[Path, Header]]) -> pd.DataFrame:
+    """Return the decoded factors of all samples."""
     info, category = _all_rows(files["info"]), _all_rows(files["cat"])
     columns = {"category": _decode(files["cat"][0], "category", category, dict(enumerate(CATEGORIES)))}
     for position, (name, codes) in enumerate(CODES.items()):
@@ -71,15 +71,15 @@ def _all_rows(file: tuple[Path, Header]) -> NDArray[Any]:
 
 
 def _decode(path: Path, name: str, numbers: NDArray[Any], codes: Mapping[int, Any]) -> NDArray[Any]:
-    """Return what numbers stand for."""
+    """Return the values of codes."""
     unknown = set(np.unique(numbers).tolist()) - set(codes)
     if unknown:
-        raise UserError(f"{path}: {min(unknown)} is no code for {name}. Choose from: {', '.join(map(str, codes))}.")
+        raise UserError(f"{path}: {min(unknown)} is not a code for {name} ({', '.join(map(str, codes))}).")
     return np.array([codes[number] for number in numbers.tolist()])
 
 
 def _checked_files(folder: Path, split: str) -> dict[str, tuple[Path, Header]]:
-    """Return path and header of the dat, cat and info files, all of which are whole and what they should be."""
+    """Return path and header of the dat, cat and info files after verifying them."""
     names = {kind: FILE_NAMES[split].format(kind) for kind in ROWS}
     paths = {kind: find_file("smallnorb", folder, name, source=_SOURCE) for kind, name in names.items()}
     files = {kind: (path, read_header(path, *ROWS[kind])) for kind, path in paths.items()}
@@ -88,12 +88,12 @@ def _checked_files(folder: Path, split: str) -> dict[str, tuple[Path, Header]]:
         _check(path, header, digests)
     samples = {header.shape[0] for _, header in files.values()}
     if len(samples) > 1:
-        raise UserError(f"{folder}: the dat, cat and info files of '{split}' hold different numbers of samples.")
+        raise UserError(f"{folder}: the dat, cat and info files of '{split}' contain different numbers of samples.")
     return files
 
 
 def _expected_digests(folder: Path) -> dict[str, Digest]:
-    """Return what each file must be: as the folder's own list says, else as the official files are."""
+    """Return the expected digests: those listed in the folder, else those of the official files."""
     path = folder / DIGESTS_FILE
     if not path.is_file():
         return _OFFICIAL
@@ -108,11 +108,13 @@ def _expected_digests(folder: Path) -> dict[str, Digest]:
 
 
 def _check(path: Path, header: Header, digests: dict[str, Digest]) -> None:
-    """Refuse a file that is not whole, or not the one that is expected."""
+    """Raise a UserError if a file is truncated or differs from the expected one."""
     found = _digest_once(path, path.stat().st_size, path.stat().st_mtime_ns)
     if found.size != header.file_size:
         what = "truncated" if found.size < header.file_size else "wrong size"
-        raise UserError(f"{path}: {what}: {found.size} bytes (unpacked), but its header promises {header.file_size}.")
+        raise UserError(
+            f"{path}: {what}: {found.size} bytes (unpacked), but {header.file_size} according to its header."
+        )
     name = path.name.removesuffix(".gz")
     if name not in digests:
         raise UserError(f"{path.parent / DIGESTS_FILE}: has no line for '{name}'.")
@@ -124,5 +126,5 @@ def _check(path: Path, header: Header, digests: dict[str, Digest]) -> None:
 
 
 @functools.cache
-def _digest_once(path: Path, size: int, changed: int) -> Digest:  # noqa: ARG001 - a changed file is read again
+def _digest_once(path: Path, size: int, changed: int) -> Digest:  # noqa: ARG001 - a changed file is hashed again
     return digest_of(path)

@@ -1,4 +1,4 @@
-"""Where the files of the datasets can be had, and what they must be: data, to be read by `download` and the loaders."""
+"""URLs and digests of the datasets' official files."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from robustcaps.data.files import Digest
 
 @dataclass(frozen=True)
 class Source:
-    """A gzipped file, the web folders that offer it, in the order in which they are tried, and what it must be.
+    """A gzipped file, the base URLs it is downloaded from, in order of preference, and its digest.
 
-    The digest is about the unpacked content, since a mirror may have packed it anew, but of an `archive` as it is.
+    The digest is that of the unpacked content, because mirrors may compress it differently. An `archive` stays packed.
     """
 
     name: str
-    homes: tuple[str, ...]
+    base_urls: tuple[str, ...]
     digest: Digest
     archive: bool = False
 
     @property
     def plain_name(self) -> str:
-        """What the file is called when it is unpacked."""
+        """The name of the unpacked file."""
         return self.name if self.archive else self.name.removesuffix(".gz")
 
     @property
-    def largest(self) -> int:
-        """How many bytes the file can have at most: packing may lengthen what it cannot shorten, but not by much."""
+    def max_size(self) -> int:
+        """Maximum size of the download; compression may slightly enlarge incompressible data."""
         return self.digest.size if self.archive else self.digest.size + 1000
 
 
-def _packed(homes: tuple[str, ...], contents: dict[str, Digest]) -> tuple[Source, ...]:
-    """Return the sources of files that all lie in the same folders, by their names when they are unpacked."""
-    return tuple(Source(f"{name}.gz", homes, digest) for name, digest in contents.items())
+def _packed(base_urls: tuple[str, ...], contents: dict[str, Digest]) -> tuple[Source, ...]:
+    """Return the sources of gzipped files with common base URLs, from the names of the unpacked files."""
+    return tuple(Source(f"{name}.gz", base_urls, digest) for name, digest in contents.items())
 
 
 SOURCES: dict[str, tuple[Source, ...]] = {
@@ -102,12 +102,12 @@ SOURCES: dict[str, tuple[Source, ...]] = {
         },
     ),
 }
-"""The files of each dataset; the toys are built in and have none."""
-MADE_FROM = {"multimnist": "mnist"}
-"""Datasets that are made from the files of another."""
-BY_HAND = {
-    "eth80": "Get the cropped images of ETH-80 (Leibe & Schiele 2003) from its authors or from a copy, reduce them to "
-    "96x96 grey PNG, and call them eth80/CATEGORY/OBJECT/NAMEn-POLAR-AZIMUTH.png, e.g. eth80/1/2/apple2-090-022.png "
-    "(categories in alphabetical order, and objects, count from 1)."
+"""Files of each dataset; the toys are built in."""
+DERIVED_FROM = {"multimnist": "mnist"}
+"""Datasets that use the files of another."""
+MANUAL_DOWNLOADS = {
+    "eth80": "Get the cropped images of ETH-80 (Leibe & Schiele 2003) from its authors or from a copy, convert them to "
+    "96x96 greyscale PNG, and name them eth80/CATEGORY/OBJECT/NAMEn-POLAR-AZIMUTH.png, "
+    "e.g. eth80/1/2/apple2-090-022.png (categories, in alphabetical order, and objects are numbered from 1)."
 }
-"""How to come by what nobody offers in the form that is read here."""
+"""How to obtain datasets that cannot be downloaded in the required format."""

@@ -1,1 +1,1 @@
-"""Routing fused into single kernels: the same results as `routing`, the definition, many times faster."""
+"""Fused routing kernels: the same results as the definition in `routing`, many times faster."""

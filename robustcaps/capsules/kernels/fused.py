@@ -1,4 +1,4 @@
-"""What the fused kernels share: how they are called, and what routing depends on without a gradient."""
+"""The interface that the fused kernels share."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from robustcaps.capsules.routing.connectivity import Wiring
 from robustcaps.capsules.routing.em import Activation, Competition, Routed
 
 
-class RuntimeConfig(NamedTuple):
-    """What routing depends on without a gradient."""
+class RoutingConfig(NamedTuple):
+    """Arguments of EM routing without a gradient."""
 
     wiring: Wiring
     inverse_temperature: Tensor
@@ -23,14 +23,14 @@ class RuntimeConfig(NamedTuple):
     offsets: Tensor | None
 
 
-def times_given(config: RuntimeConfig) -> Tensor:
-    """Return how often the children of each position (Q,) are given away: once, or once in every window."""
+def competitions_per_child(config: RoutingConfig) -> Tensor:
+    """Return over how many groups of parents the assignments of a child each sum to 1 (Q,): one, or one per window."""
     copies = config.wiring.copies
     return copies.clamp_max(1) if config.competition == "field" else copies
 
 
-def routed_by(kernels: type[torch.autograd.Function]) -> Callable[..., Routed]:
-    """Return `routing.em_routing` as done by kernels: a function of (config, keep a trace, the learned tensors)."""
+def make_em_routing(kernels: type[torch.autograd.Function]) -> Callable[..., Routed]:
+    """Return `routing.em_routing` computed by a function of (config, whether to keep a trace, *learned tensors)."""
 
     def em_routing(
         poses: Tensor,
@@ -44,8 +44,8 @@ def routed_by(kernels: type[torch.autograd.Function]) -> Callable[..., Routed]:
     ) -> Routed:
         learned = (poses, activations, transforms, beta_a, beta_u)
         keep = torch.is_grad_enabled() and any(x.requires_grad for x in learned)
-        found = kernels.apply(RuntimeConfig(wiring, **config), keep, *learned)  # type: ignore[no-untyped-call]
-        mu, logits, variance, support = found
+        outputs = kernels.apply(RoutingConfig(wiring, **config), keep, *learned)  # type: ignore[no-untyped-call]
+        mu, logits, variance, support = outputs
         return Routed(poses=mu, logits=logits, variance=variance, support=support)
 
     return em_routing

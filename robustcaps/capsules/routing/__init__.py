@@ -1,9 +1,9 @@
-"""Routing as pure functions on tensors: the definition that faster backends must agree with.
+"""Routing as pure functions on tensors: the definition that the fused kernels must match.
 
-One layout everywhere: votes are (..., parents, children, pose), so that all votes for one parent lie side by side.
+Votes are always (..., parents, children, pose), so that all votes for one parent are contiguous.
 """
 
-from robustcaps.capsules.routing.connectivity import Wiring, convolution, everywhere
+from robustcaps.capsules.routing.connectivity import Wiring, convolution, fully_connected
 from robustcaps.capsules.routing.dynamic import (
     Update,
     dynamic_routing,
@@ -38,7 +38,7 @@ __all__ = [
     "e_step",
     "em_routing",
     "em_steps",
-    "everywhere",
+    "fully_connected",
     "length_logit",
     "m_step",
     "matrix_votes",

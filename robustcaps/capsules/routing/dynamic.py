@@ -13,7 +13,7 @@ from torch import Tensor
 Update = Literal["increment", "assign"]
 
 TINY = 1e-12
-"""Added to |s|^2 before the logarithm, so that the logit of an empty capsule is finite and its gradient 0."""
+"""Added to |s|^2 before the logarithm: the logit of an empty capsule is finite and its gradient 0."""
 
 
 def squash(s: Tensor) -> Tensor:
@@ -29,14 +29,14 @@ def squashed_length(s: Tensor) -> Tensor:
 
 
 def length_logit(s: Tensor) -> Tensor:
-    """Return logit(|squash(s)|) = log |s|^2: the length before it saturates."""
+    """Return logit(|squash(s)|) = log |s|^2, which does not saturate."""
     return torch.log(s.square().sum(dim=-1) + TINY)
 
 
 def vector_votes(poses: Tensor, transforms: Tensor) -> Tensor:
     """Return the votes u_hat_{j|i} = W_ij u_i (n, parents, children, out) of poses u (n, children, in).
 
-    `transforms` is (children, parents, out, in), or (parents, out, in) where all children share it.
+    `transforms` is (children, parents, out, in), or (parents, out, in) if all children share it.
     """
     equation = "nih,joh->njio" if transforms.ndim == 3 else "nih,ijoh->njio"
     return torch.einsum(equation, poses, transforms).contiguous()
@@ -49,15 +49,15 @@ def dynamic_routing(votes: Tensor, *, iterations: int, update: Update = "increme
     With `update="assign"` the last step is b_ij = <u_hat_{j|i}, v_j>, a soft k-means step under the inner product.
     """
     b = votes.new_zeros(votes.shape[:3])
-    s = _gather_votes(votes, b)
+    s = _average_votes(votes, b)
     for _ in range(iterations - 1):
         agreement = (votes @ squash(s).unsqueeze(3)).squeeze(3)
         b = agreement if update == "assign" else b + agreement
-        s = _gather_votes(votes, b)
+        s = _average_votes(votes, b)
     return s
 
 
-def _gather_votes(votes: Tensor, b: Tensor) -> Tensor:
+def _average_votes(votes: Tensor, b: Tensor) -> Tensor:
     """Return s_j = sum_i c_ij u_hat_{j|i} with c_i = softmax_j(b_i)."""
     c = b.softmax(dim=1)
     return (c.unsqueeze(2) @ votes).squeeze(2)

@@ -15,38 +15,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from robustcaps.capsules.kernels.choice import Backend, fused_em_routing
+from robustcaps.capsules.kernels.backends import Backend, fused_em_routing
 from robustcaps.capsules.routing.connectivity import Wiring
 
 Competition = Literal["field", "position"]
 Activation = Literal["cost", "mean-cost", "mixture"]
-"""What activates a parent: see `parent_logits`."""
+"""How a parent's activation is computed: see `parent_logits`."""
 
-EMPTY = 1e-12
-"""Added to sum_i r_ij before dividing by it: a parent without children keeps a finite pose and gradient."""
-WHOLE = 1e-3
-"""A parent's share of its layer is taken of 1 + WHOLE: so one that has got everything keeps a finite logit."""
-NOWHERE = -1e30
-"""The log-likelihood of a parent that does not exist (padding of `Wiring.rivals`)."""
+SUPPORT_EPS = 1e-12
+"""Added to sum_i r_ij before dividing by it: a parent without support has a finite pose and gradient."""
+SHARE_EPS = 1e-3
+"""A parent's share of its layer is relative to 1 + SHARE_EPS: a parent with all the support has a finite logit."""
+LOG_ZERO = -1e30
+"""Log-likelihood of a non-existing parent (padding of `Wiring.rivals`)."""
 
-CPU_VOTES = 2**21
-"""How many vote components a CPU works on at once (8 MB): larger temporaries cost more in page faults than in sums."""
-KEPT = 8_000_000
-"""Just below 32 MB of float32, the largest block whose release tells glibc to keep such memory for the next."""
+MAX_CPU_VOTES = 2**21
+"""Vote components processed at once on a CPU (8 MB): larger temporaries are dominated by page faults."""
+KEPT_ALLOCATION = 8_000_000
+"""Just below 32 MB of float32, the largest block whose release makes glibc keep such memory for reuse."""
 
 
 @dataclass(frozen=True, eq=False)
 class Routed:
-    """The parents that routing has found; each a Gaussian over its children's votes."""
+    """The result of routing: parent capsules, each a Gaussian over its children's votes."""
 
     poses: Tensor
     """mu (n, P, C, H)."""
     logits: Tensor
-    """(n, P, C): the argument of the logistic; see `parent_logits`."""
+    """Activation logits (n, P, C); see `parent_logits`."""
     variance: Tensor
     """sigma^2 (n, P, C, H), the floor included."""
     support: Tensor
-    """sum_i r_ij (n, P, C): how much of its children's activation a parent has got."""
+    """sum_i r_ij (n, P, C): the children's activation assigned to a parent."""
 
     @property
     def activations(self) -> Tensor:
@@ -56,7 +56,7 @@ class Routed:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One EM iteration: the assignments it began with, and the parents it found."""
+    """One EM iteration: its assignments and the parents fitted to them."""
 
     assignments: Tensor
     """R_ij (n, P, C, I)."""
@@ -105,16 +105,16 @@ def em_routing(
 def _route_in_parts(
     poses: Tensor, activations: Tensor, transforms: Tensor, wiring: Wiring, *, offsets: Tensor | None, **options: Any
 ) -> Routed:
-    """Route by the definition, as many samples at once as the device likes.
+    """Route by the definition, in parts of as many samples as suit the device.
 
-    Votes are routed without the first slot's offset, which all share: so none of their digits is spent on it.
+    The first slot's offset, which all votes share, is added after routing to keep float32 precision.
     """
-    samples = _samples_at_once(poses, transforms, wiring)
-    common, apart = (0.0, None) if offsets is None else (offsets[0], offsets - offsets[0])
+    samples = _samples_per_part(poses, transforms, wiring)
+    common, relative_offsets = (0.0, None) if offsets is None else (offsets[0], offsets - offsets[0])
     options = {**options, "common": common}
     parts = [
-        route_votes(matrix_votes(some_poses, transforms, wiring, apart), some_activations, wiring, **options)
-        for some_poses, some_activations in zip(
+        route_votes(matrix_votes(part_poses, transforms, wiring, relative_offsets), part_activations, wiring, **options)
+        for part_poses, part_activations in zip(
             torch.split(poses, samples), torch.split(activations, samples), strict=True
         )
     ]
@@ -126,35 +126,35 @@ def _route_in_parts(
     )
 
 
-def _samples_at_once(poses: Tensor, transforms: Tensor, wiring: Wiring) -> int:
-    """Return how many samples to route together: all on an accelerator, on a CPU as many as its cache likes.
+def _samples_per_part(poses: Tensor, transforms: Tensor, wiring: Wiring) -> int:
+    """Return how many samples to route together: all on an accelerator, on a CPU as many as fit its cache.
 
-    Compiled code gets them all, too: it would be another one for every number of parts.
+    Compiled code gets all of them, because every number of parts would need another compilation.
     """
     if poses.device.type != "cpu" or torch.compiler.is_compiling():
         return max(1, len(poses))
     _reuse_memory()
     child_types, types = transforms.shape[-4:-2]
     votes_per_sample = wiring.windows.numel() * child_types * types * poses.shape[-1]
-    return max(1, CPU_VOTES // votes_per_sample)
+    return max(1, MAX_CPU_VOTES // votes_per_sample)
 
 
 @functools.cache
 def _reuse_memory() -> None:
-    """Let one part's temporaries be the next one's: else glibc gives them back, and every page is fetched anew."""
-    torch.empty(KEPT, dtype=torch.float32)  # never written, so no memory is behind it
+    """Make glibc reuse the memory of temporaries instead of returning it, which would cost a page fault per page."""
+    torch.empty(KEPT_ALLOCATION, dtype=torch.float32)  # never written, so no memory is committed
 
 
 def matrix_votes(poses: Tensor, transforms: Tensor, wiring: Wiring, offsets: Tensor | None = None) -> Tensor:
     """Return the votes V_ij = M_i W_ij (n, P, C, I, H) of poses M (n, Q, B, H).
 
-    `transforms` is (S, B, C, side, side), or (B, C, side, side) where all slots share it. A pose is read as a matrix
-    with rows of that length: 4x4 with side 4, one vector with side 16.
+    `transforms` is (S, B, C, side, side), or (B, C, side, side) if all slots share it. A pose is read as a matrix
+    with rows of length `side`: 4x4 with side 4, a single vector with side 16.
     `offsets` (S, H) are added to the votes of a slot (coordinate addition).
     """
     side = transforms.shape[-1]
-    seen = in_windows(poses, wiring.windows)
-    matrices = seen.view(*seen.shape[:-1], seen.shape[-1] // side, side)
+    children = in_windows(poses, wiring.windows)
+    matrices = children.view(*children.shape[:-1], children.shape[-1] // side, side)
     equation = "npsbxy,bcyz->npcsbxz" if transforms.ndim == 4 else "npsbxy,sbcyz->npcsbxz"
     votes = torch.einsum(equation, matrices, transforms).flatten(-2)
     if offsets is not None:
@@ -163,7 +163,7 @@ def matrix_votes(poses: Tensor, transforms: Tensor, wiring: Wiring, offsets: Ten
 
 
 def route_votes(votes: Tensor, activations: Tensor, wiring: Wiring, **options: Any) -> Routed:
-    """Fit the parents to votes (n, P, C, I, H) of children with activations (n, Q, B); options: see `em_steps`."""
+    """Fit parents to votes (n, P, C, I, H) of children with activations (n, Q, B); options: see `em_steps`."""
     *_, last = em_steps(votes, activations, wiring, **options)
     return last.parents
 
@@ -183,10 +183,10 @@ def em_steps(
 ) -> Iterator[Step]:
     """Yield the EM iterations, one per lambda_t, on votes (n, P, C, I, H) of children with activations (n, Q, B).
 
-    `beta_a`, `beta_u` (C,) price a capsule's use and a vote's description; `inverse_temperature` (T,) is lambda_t.
-    A child is shared out among all parents whose window holds it (`field`), or in every window anew (`position`).
-    Votes are taken relative to the first one: where they agree far from 0, float32 keeps the digits they differ in.
-    `common` (H,) belongs to all votes, but has been left out of them for the same reason.
+    `beta_a`, `beta_u` (C,) are the costs of activating a capsule and of describing a vote; `inverse_temperature` (T,)
+    is lambda_t. The assignments of a child sum to 1 over all parents whose windows contain it (`field`), or in each
+    window separately (`position`). Votes are taken relative to the first one, which keeps float32 precision for votes
+    that agree far from 0; `common` (H,) is an offset of all votes that was left out of them for the same reason.
     """
     n, _, types, _, _ = votes.shape
     centre = votes[..., :1, :].detach()
@@ -206,7 +206,7 @@ def em_steps(
 
 
 def in_windows(children: Tensor, windows: Tensor) -> Tensor:
-    """Return what lies in each slot (n, P, S, ...) of values on child positions (n, Q, ...)."""
+    """Gather values of child positions (n, Q, ...) into the slots of each window (n, P, S, ...)."""
     return children.index_select(1, windows.flatten()).view(len(children), *windows.shape, *children.shape[2:])
 
 
@@ -219,16 +219,16 @@ def parents_per_child(wiring: Wiring, *, types: int, competition: Competition) -
 def m_step(
     votes: Tensor, r: Tensor, variance_floor: float, centre: Tensor | float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Fit each parent to its votes (n, P, C, I, H), given less `centre`, weighted by r_ij = R_ij a_i (n, P, C, I).
+    """Fit each parent to its votes (n, P, C, I, H), relative to `centre`, weighted by r_ij = R_ij a_i (n, P, C, I).
 
-    Returns mu, sigma^2, S_j = sum_i r_ij, and (V_ij - mu_j)^2, which the E-step needs again. The variance is taken in a
-    second pass around the mean: E[V^2] - mu^2 loses all digits in float32 where votes agree far from 0.
+    Returns mu, sigma^2, S_j = sum_i r_ij, and (V_ij - mu_j)^2, which the E-step reuses. The variance is computed in a
+    second pass around the mean: in float32, E[V^2] - mu^2 loses all digits if votes agree far from 0.
     """
     support = r.sum(dim=-1)
-    share = (support + EMPTY).reciprocal()[..., None, None]
+    share = (support + SUPPORT_EPS).reciprocal()[..., None, None]
     weights = r.unsqueeze(-2) * share
-    mu = weights @ votes - EMPTY * share * centre  # less the centre, as the votes; without votes mu is 0
-    squares = F.mse_loss(votes, mu.expand_as(votes), reduction="none")  # one pass, where (V - mu)^2 takes two
+    mu = weights @ votes - SUPPORT_EPS * share * centre  # relative to the centre; 0 without votes
+    squares = F.mse_loss(votes, mu.expand_as(votes), reduction="none")  # one pass; (V - mu)^2 takes two
     variance = (weights @ squares).squeeze(-2) + variance_floor
     return (mu + centre).squeeze(-2), variance, support, squares
 
@@ -240,11 +240,11 @@ def parent_logits(
 
     `cost`: lambda (beta_a - S_j sum_h (beta_u + log sigma_j^h)), the paper's minimum description length.
     `mean-cost`: the same for normalised r_ij, hence without S_j.
-    `mixture`: those of a_j = S_j / sum_k S_k over the layer, as in a Gaussian mixture; no beta, no lambda.
+    `mixture`: those of a_j = S_j / sum_k S_k over the layer, as in a Gaussian mixture; without beta and lambda.
     """
     if activation == "mixture":
         layer = support.sum(dim=(1, 2), keepdim=True)
-        return (support + EMPTY).log() - ((1 + WHOLE) * layer - support + EMPTY).log()
+        return (support + SUPPORT_EPS).log() - ((1 + SHARE_EPS) * layer - support + SUPPORT_EPS).log()
     cost = (beta_u.unsqueeze(-1) + 0.5 * variance.log()).sum(dim=-1)
     return scale * (beta_a - (cost if activation == "mean-cost" else support * cost))
 
@@ -253,17 +253,17 @@ def e_step(squares: Tensor, parents: Routed, wiring: Wiring, competition: Compet
     """Return R_ij = a_j p_ij / sum_k a_k p_ik (n, P, C, I), p_ij = N(V_ij; mu_j, sigma_j^2), all in log space."""
     distance = (squares @ parents.variance.reciprocal().unsqueeze(-1)).squeeze(-1)
     log_volume = parents.variance.log().sum(dim=-1)
-    log_joint = (F.logsigmoid(parents.logits) - 0.5 * log_volume).unsqueeze(-1) - 0.5 * distance  # + a constant of H
+    log_joint = (F.logsigmoid(parents.logits) - 0.5 * log_volume).unsqueeze(-1) - 0.5 * distance  # up to a constant
     if competition == "position":
         return log_joint.softmax(dim=2)
     return (log_joint - _log_evidence(log_joint, wiring).unsqueeze(2)).exp()
 
 
 def _log_evidence(log_joint: Tensor, wiring: Wiring) -> Tensor:
-    """Return log sum_k a_k p_ik over ALL parents k of each child, of every position and type, as (n, P, I)."""
+    """Return log sum_k a_k p_ik over all parents k of each child, of every position and type, as (n, P, I)."""
     n, positions, _, children = log_joint.shape
     child_types = children // wiring.windows.shape[1]
     in_window = log_joint.logsumexp(dim=2).view(n, wiring.windows.numel(), child_types)
-    padded = F.pad(in_window, (0, 0, 0, 1), value=NOWHERE)
+    padded = F.pad(in_window, (0, 0, 0, 1), value=LOG_ZERO)
     per_child = in_windows(padded, wiring.rivals).logsumexp(dim=2)
     return in_windows(per_child, wiring.windows).view(n, positions, children)

@@ -1,4 +1,4 @@
-"""Toys: a stand-in for smallNORB that the package draws itself."""
+"""Toys: a built-in, rendered substitute for smallNORB."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from robustcaps.data.base import Data, Progress
-from robustcaps.data.protocol import CATEGORIES, EYES, SAMPLES, SEEN, Eyes
+from robustcaps.data.protocol import CATEGORIES, EYES, INPUT_SIZE, SAMPLES, Eyes
 from robustcaps.data.toys.blocks import draw_blocks
 from robustcaps.data.toys.factors import sample_factors
 from robustcaps.data.viewpoints import Views, prepare_rows, rows_of
@@ -35,6 +35,6 @@ def toys(
         class_names=CATEGORIES,
         name="toys",
         split=split,
-        size=SEEN,
+        size=INPUT_SIZE,
         factors=sample_factors(split, samples),
     )

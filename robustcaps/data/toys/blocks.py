@@ -1,4 +1,4 @@
-"""The pictures of a split in blocks: drawn on the machine's cores the first time, read from the cache afterwards."""
+"""Images of a split in blocks: rendered in parallel the first time, read from a cache afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BLOCK = 90
 
 @dataclass(frozen=True)
 class _Block:
-    """One eye's pictures of successive samples of a split."""
+    """One eye's images of consecutive samples of a split."""
 
     split: str
     number: int
@@ -53,12 +53,12 @@ def draw_blocks(split: str, count: int, eyes: Sequence[Eye]) -> Iterator[Pixels]
     to_draw = set(missing)
     with _drawings(missing) as drawn:
         for number, row in enumerate(rows):
-            pixels = [_store(block, next(drawn)) if block in to_draw else _recall(block) for block in row]
+            pixels = [_store(block, next(drawn)) if block in to_draw else _load(block) for block in row]
             yield np.stack(pixels, axis=1)[: count - number * BLOCK]
 
 
 def cache_folder() -> Path:
-    """Return where blocks are kept: in ROBUSTCAPS_CACHE or the user's cache folder, named after what draws them."""
+    """Return the cache directory in $ROBUSTCAPS_CACHE or the user's cache, named after the renderer's digest."""
     chosen = os.environ.get("ROBUSTCAPS_CACHE")
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "robustcaps"
     return (Path(chosen) if chosen else home) / f"toys-{_drawing_digest()}"
@@ -66,10 +66,10 @@ def cache_folder() -> Path:
 
 @functools.cache
 def _drawing_digest() -> str:
-    """Return a digest of the code that draws, so that other code never reads its blocks."""
-    room = Path(__file__).parent
+    """Return a digest of the renderer's sources, so that changed code never reads outdated blocks."""
+    package = Path(__file__).parent
     digest = hashlib.sha256()
-    for file in (room.parent / "shuffling.py", room.parent / "protocol.py", *sorted(room.rglob("*.py"))):
+    for file in (package.parent / "shuffling.py", package.parent / "protocol.py", *sorted(package.rglob("*.py"))):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -90,19 +90,19 @@ def _drawings(blocks: list[_Block]) -> Iterator[Iterator[Pixels]]:
     if workers < 2 or not can_fork:
         yield map(_draw, blocks)
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _leave_interrupts_to_the_parent)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _ignore_interrupts)
     try:
         yield pool.map(_draw, blocks)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_interrupts_to_the_parent() -> None:
+def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _recall(block: _Block) -> Pixels:
-    """Read a block from the cache, or draw it again where it is damaged."""
+def _load(block: _Block) -> Pixels:
+    """Read a block from the cache, or draw it again if it is damaged."""
     try:
         content = block.path.read_bytes()
         body, checksum = content[:-4], content[-4:]
@@ -116,7 +116,7 @@ def _recall(block: _Block) -> Pixels:
 
 
 def _store(block: _Block, pixels: Pixels) -> Pixels:
-    """Write a block to the cache, whole or not at all: numpy's format and a checksum."""
+    """Write a block to the cache atomically, in NumPy's format with a checksum."""
     buffer = io.BytesIO()
     np.save(buffer, pixels, allow_pickle=False)
     body = buffer.getvalue()
@@ -134,4 +134,6 @@ def _store(block: _Block, pixels: Pixels) -> Pixels:
 
 @functools.cache
 def _warn_unwritable(folder: str, reason: str) -> None:
-    warnings.warn(f"toys are drawn anew each time: the cache {folder} cannot be written ({reason}).", stacklevel=2)
+    warnings.warn(
+        f"the toys cache {folder} is not writable, so images are rendered again each time ({reason}).", stacklevel=2
+    )

@@ -1,4 +1,4 @@
-"""From a sample's number to the factors it is made from."""
+"""Factors of variation of each sample, from its index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small language figures are written in: convex parts, placed in a frame with x forward, y left and z up.
+"""Building blocks of figures: convex parts, placed in a frame with x forward, y left and z up.
 
 A part is the image of a unit solid under `matrix @ unit + centre`. There are three unit solids:
 - an ellipsoid: the unit ball;
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 
 class Kind(IntEnum):
-    """Which unit solid a part is made from."""
+    """The unit solid that a part is a transform of."""
 
     ELLIPSOID = 0
     FRUSTUM = 1
@@ -131,7 +131,7 @@ def normalised(parts: Sequence[Part], size: float) -> Parts:
 
 
 def _farthest(part: Part, point: Array) -> float:
-    """Return how far the part reaches from a point (ellipsoids: from the six ends of their axes)."""
+    """Return the largest distance of the part from a point (ellipsoids: from the six ends of their axes)."""
     if part.kind is Kind.ELLIPSOID:
         points = np.concatenate([part.matrix.T, -part.matrix.T]) + part.centre
     else:
@@ -145,7 +145,7 @@ def _pitch(degrees: float) -> Array:
 
 
 def _across(along: Array) -> tuple[Array, Array]:
-    """Return two unit vectors across a direction, the first as level as it can be."""
+    """Return two unit vectors across a direction, the first as horizontal as possible."""
     level = np.cross(along, (0.0, 0.0, 1.0))
     if np.linalg.norm(level) < 1e-9 * np.linalg.norm(along):
         level = np.array((0.0, 1.0, 0.0))

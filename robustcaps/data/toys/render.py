@@ -1,4 +1,4 @@
-"""Draws figures by casting rays: from the eye through every pixel to a surface, and from there to the light.
+"""Rendering by ray casting: from the eye through every pixel to a surface, and from there to the light.
 
 A task is a part and a tile that it may touch; the rays of all tasks of one kind of part are cast at once, as arrays
 (tasks, pixels of a tile). float64 places the parts, float32 does the work for every pixel.
@@ -30,25 +30,25 @@ from robustcaps.data.toys.tiles import (
     unfold,
 )
 
-_AT_ONCE = 15
-"""Pictures drawn in one go: enough to spread the cost of a call, few enough to stay in the cache."""
+_BATCH = 15
+"""Images rendered at once: enough to amortise the calls, few enough for the CPU cache."""
 _FLOOR = 0xFFFF
 """The number of the floor, which no part has."""
 _FLOOR_ALBEDO, _SHINE = 0.9, 0.15
-_STRAY = 0.5
-"""Share of the key light that the walls of the room throw into the shadows."""
+_AMBIENT_SHARE = 0.5
+"""Share of the key light that reaches shadows as ambient light."""
 
 
 def render(scenes: Scenes) -> Pixels:
     """Return the pictures (n, 96, 96) of some scenes."""
-    starts = range(0, len(scenes), _AT_ONCE)
+    starts = range(0, len(scenes), _BATCH)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.concatenate([_draw(scenes[start : start + _AT_ONCE]) for start in starts])
+        return np.concatenate([_draw(scenes[start : start + _BATCH]) for start in starts])
 
 
 def _draw(scenes: Scenes) -> Pixels:
     parts = _parts_in(scenes)
-    surface = _look(scenes, parts)
+    surface = _find_surfaces(scenes, parts)
     light = _shade(scenes, surface, _shadow(scenes, parts, surface))
     return picture_from(np.rint(np.clip(light, 0, 1) * 255).astype(np.uint8))
 
@@ -59,9 +59,9 @@ class _Parts:
 
     kind: Kind
     number: Integers
-    """Unique among the parts of all kinds in hand."""
+    """Unique among the parts of all kinds."""
     picture: Integers
-    """Which picture (in the stock: which figure) they belong to."""
+    """Which picture (in `_all_parts`: which figure) they belong to."""
     inverse: Array
     """(n, 3, 3) from space into the unit solid's space."""
     centre: Array
@@ -77,7 +77,7 @@ class _Parts:
 
 
 @functools.cache
-def _stock(kind: Kind) -> tuple[Integers, _Parts]:
+def _all_parts(kind: Kind) -> tuple[Integers, _Parts]:
     """Return where each figure's parts of one kind start, and the parts of all figures."""
     parts = [part for figure in figures() for part in figure.parts if part.kind is kind]
     counts = [sum(part.kind is kind for part in figure.parts) for figure in figures()]
@@ -95,10 +95,10 @@ def _stock(kind: Kind) -> tuple[Integers, _Parts]:
 
 
 def _parts_in(scenes: Scenes) -> list[_Parts]:
-    """Take the parts of every picture's figure from the stock, and number them through."""
+    """Return the parts of every image's figure, with consecutive numbers."""
     found, total = [], 0
     for kind in Kind:
-        starts, stock = _stock(kind)
+        starts, stock = _all_parts(kind)
         first = starts[scenes.figure]
         picture, within = unfold(starts[scenes.figure + 1] - first)
         rows = first[picture] + within
@@ -153,7 +153,7 @@ def _cast(scenes: Scenes, parts: _Parts) -> _Cast:
     return _Cast(parts, tasks, origin, ray, step, rank)
 
 
-def _look(scenes: Scenes, parts: list[_Parts]) -> _Surface:
+def _find_surfaces(scenes: Scenes, parts: list[_Parts]) -> _Surface:
     """Find the nearest surface along every ray from the eyes: a part's or the floor's."""
     tile = np.arange(len(scenes) * TILES)
     ray, _ = rays(scenes.axes[tile // TILES], tile)
@@ -185,7 +185,7 @@ def _write_normals(cast: _Cast, nearest: Integers, normals: Triple) -> None:
 
 
 def _shadow(scenes: Scenes, parts: list[_Parts], surface: _Surface) -> Floats:
-    """Return 1 where the key light is free and 0 where a part stands before it (no convex part hides itself)."""
+    """Return 1 where the key light is visible and 0 where a part occludes it (no convex part occludes itself)."""
     free = np.ones_like(surface.point[0])
     for same_kind in parts:
         light = scenes.light[same_kind.picture]
@@ -205,7 +205,7 @@ def _shadow(scenes: Scenes, parts: list[_Parts], surface: _Surface) -> Floats:
 
 
 def _shade(scenes: Scenes, surface: _Surface, free: Floats) -> Floats:
-    """Return the light each pixel sends: Lambert's law, even light from above and the eye, and Blinn's shine."""
+    """Return the brightness of each pixel: Lambertian shading, ambient light, and a Blinn highlight."""
     picture = np.arange(len(free)) // TILES
     light = columns(scenes.light[picture])
     key, ambient, albedo = columns(np.stack([scenes.key, scenes.ambient, scenes.albedo], axis=1)[picture])
@@ -213,7 +213,7 @@ def _shade(scenes: Scenes, surface: _Surface, free: Floats) -> Floats:
     view = triple(-way / length for way in surface.ray)
     half = triple(towards + back for towards, back in zip(light, view, strict=True))
     floor = (surface.number == _FLOOR).astype(np.float32)
-    facing = np.maximum(dot(surface.normal, light), 0) * (_STRAY + (1 - _STRAY) * free)
+    facing = np.maximum(dot(surface.normal, light), 0) * (_AMBIENT_SHARE + (1 - _AMBIENT_SHARE) * free)
     even = ambient * (0.45 + 0.3 * surface.normal[2] + 0.3 * dot(surface.normal, view))
     matte: Floats = (_FLOOR_ALBEDO * floor + albedo * (1 - floor)) * (even + key * facing)
     shine = np.maximum(dot(surface.normal, half), 0) / np.sqrt(dot(half, half))

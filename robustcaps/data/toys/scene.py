@@ -1,4 +1,4 @@
-"""From factors to a scene: where the eye is, where it looks and where the light comes from."""
+"""Scenes from factors: camera position and orientation, and lights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BASELINE = 0.6
 """Between the two eyes."""
 
 _DARKEST, _LIGHTER = 0.34, 0.02
-"""Albedo of the darkest instance, and steps to lighter ones; the same in all categories, so it tells nothing."""
+"""Albedo of the darkest instance, and steps to lighter ones; the same in all categories and so uninformative."""
 
 _LIGHTS = np.array(
     (
@@ -38,7 +38,7 @@ _LIGHTS = np.array(
 
 @dataclass(frozen=True)
 class Scenes:
-    """What the n pictures show and how they are taken and lit; every array has n rows."""
+    """Figures, cameras and lights of n images; every array has n rows."""
 
     figure: NDArray[np.int64]
     """Position in `shapes.figures()`."""
@@ -63,7 +63,7 @@ class Scenes:
 
 
 def scenes_of(factors: pd.DataFrame, eye: Eye) -> Scenes:
-    """Return the scenes that a table of factors describes, seen with one of the two eyes."""
+    """Return the scenes of a table of factors, seen by one of the two eyes."""
     category = factors["category"].map({name: number for number, name in enumerate(CATEGORIES)}).to_numpy()
     figure = category * INSTANCES_PER_CATEGORY + factors["instance"].to_numpy()
     azimuth = factors["azimuth"].to_numpy(dtype=float)

@@ -1,4 +1,4 @@
-"""Pictures cut into square tiles, so that a part is only looked for where it can be."""
+"""Square tiles of images, so that rays are only cast at parts that they may hit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Tasks:
 
     part: Integers
     tile: Integers
-    """Counted through all pictures in hand."""
+    """Index over the tiles of all images."""
 
 
 def tasks_of(scenes: Scenes, picture: Integers, points: Array) -> Tasks:
@@ -61,7 +61,7 @@ def columns(values: Array) -> Triple:
 def rays(axes: Array, tile: Integers) -> tuple[Triple, Triple]:
     """Return the rays through the pixels of tiles: forward + x right + y down, and the part x right + y down alone.
 
-    `axes` (tiles, 3, 3) holds the vectors forward, right and down, in whatever space the rays are wanted.
+    `axes` (tiles, 3, 3) holds the vectors forward, right and down, in the coordinate system of the rays.
     """
     left = (tile % ACROSS * TILE - PIXELS / 2) / _FOCAL
     top = (tile % TILES // ACROSS * TILE - PIXELS / 2) / _FOCAL

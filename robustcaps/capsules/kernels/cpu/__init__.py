@@ -1,1 +1,1 @@
-"""Routing on a CPU: fused kernels in Numba with a backward pass derived by hand."""
+"""Fused routing kernels for the CPU, in Numba, with a hand-derived backward pass."""

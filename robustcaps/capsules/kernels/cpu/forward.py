@@ -1,4 +1,4 @@
-"""EM routing of whole samples, one window and one block of 16 parents at a time."""
+"""The forward kernel: EM routing of samples, one window and one block of 16 parents at a time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from robustcaps.capsules.kernels.cpu.votes import (
     MIXTURE,
     POSE,
     Floats,
-    Layer,
-    Trace,
+    NumbaLayer,
+    NumbaTrace,
     count_rivals,
     half_log_volume,
     inverse_variance,
@@ -35,10 +35,10 @@ from robustcaps.capsules.kernels.cpu.votes import (
     slot_shape,
     slots_share,
 )
-from robustcaps.capsules.routing.em import EMPTY, NOWHERE, WHOLE
+from robustcaps.capsules.routing.em import LOG_ZERO, SHARE_EPS, SUPPORT_EPS
 
 
-class Parents(NamedTuple):
+class NumbaParents(NamedTuple):
     """The routed parents, laid out as in `Routed`."""
 
     poses: Floats
@@ -51,8 +51,8 @@ class Parents(NamedTuple):
     """(n, P, C)."""
 
 
-class Scratch(NamedTuple):
-    """What one window of children tells one block of parents; overwritten by the next."""
+class ForwardScratch(NamedTuple):
+    """Buffers of one window of children and one block of parents; overwritten by the next."""
 
     poses: Floats
     """M_i of the children in the window (I, H)."""
@@ -63,17 +63,19 @@ class Scratch(NamedTuple):
     pair: Floats
     """V_i - V_0 of two components, then (V_i - mu)^2 (I, 2, 16 lanes).
 
-    V_i - V_0 is near 0 where votes agree, so that no digits are lost however far out they agree.
+    V_i - V_0 is near 0 if votes agree, so that no precision is lost if they agree far from 0.
     """
     volumes: Floats
-    """sum_h log (sigma_j^h)^2 of the parents, as `set_volumes` keeps it (2, 16 lanes)."""
+    """sum_h log (sigma_j^h)^2 of the parents, as `set_volumes` stores it (2, 16 lanes)."""
     prior: Floats
     """log a_j - sum_h log sigma_j^h of the parents (16 lanes)."""
 
 
 @compiled
-def route_samples(layer: Layer, trace: Trace, parents: Parents, scratch: Scratch, first: int, last: int) -> None:
-    """Route samples first..last-1. The trace has a row for each sample, or a single one that is overwritten."""
+def route_samples(
+    layer: NumbaLayer, trace: NumbaTrace, parents: NumbaParents, scratch: ForwardScratch, first: int, last: int
+) -> None:
+    """Route samples first..last-1. The trace has one row per sample, or a single row that is overwritten."""
     positions, _, blocks, _ = layer.uniform.shape
     iterations = len(layer.scales)
     for n in range(first, last):
@@ -83,7 +85,7 @@ def route_samples(layer: Layer, trace: Trace, parents: Parents, scratch: Scratch
             for p in range(positions):
                 gather_poses(layer, scratch, n, p)
                 for k in range(blocks):
-                    share = weigh_children(layer, trace, scratch, R, (n, row, t, p, k))
+                    share = set_weights(layer, trace, scratch, R, (n, row, t, p, k))
                     for z in range(4):
                         for h in (z, z + 8):
                             fit_pair(layer, trace, scratch, share, (row, t, p, k), h)
@@ -95,12 +97,12 @@ def route_samples(layer: Layer, trace: Trace, parents: Parents, scratch: Scratch
                     else:
                         write_parents(layer, trace, scratch, parents, n, row, p, k)
             if t + 1 < iterations:
-                share_out(layer, trace.assignments[row, t])
+                normalise_assignments(layer, trace.assignments[row, t])
 
 
 @inlined
-def gather_poses(layer: Layer, scratch: Scratch, n: int, p: int) -> None:
-    """Lay the poses of a window's children side by side."""
+def gather_poses(layer: NumbaLayer, scratch: ForwardScratch, n: int, p: int) -> None:
+    """Copy the poses of a window's children to contiguous memory."""
     slots, child_types = layer.windows.shape[1], layer.poses.shape[2]
     for s in range(slots):
         for b in range(child_types):
@@ -108,8 +110,8 @@ def gather_poses(layer: Layer, scratch: Scratch, n: int, p: int) -> None:
 
 
 @inlined
-def weigh_children(
-    layer: Layer, trace: Trace, scratch: Scratch, R: Floats, place: tuple[int, int, int, int, int]
+def set_weights(
+    layer: NumbaLayer, trace: NumbaTrace, scratch: ForwardScratch, R: Floats, place: tuple[int, int, int, int, int]
 ) -> Lanes:
     """Set r_ij and the support S of one block of parents; return 1 / S."""
     n, row, t, p, k = place
@@ -123,28 +125,36 @@ def weigh_children(
             store(scratch.r, (i,), r)
             support += r
     store(trace.support, (row, t, p, k), support)
-    return splat(1.0) / (support + splat(EMPTY))
+    return splat(1.0) / (support + splat(SUPPORT_EPS))
 
 
 @inlined
 def fit_pair(
-    layer: Layer, trace: Trace, scratch: Scratch, share: Lanes, place: tuple[int, int, int, int], h: int
+    layer: NumbaLayer,
+    trace: NumbaTrace,
+    scratch: ForwardScratch,
+    share: Lanes,
+    place: tuple[int, int, int, int],
+    h: int,
 ) -> None:
     """M-step: mean and variance of components h and h+4; the variance in a second pass.
 
-    Two components of all votes stay in the cache, and what is summed up in registers.
+    Two components of all votes stay in the cache, and their sums in registers.
     """
     row, t, p, k = place
     m0, m1 = form_pair(layer, scratch, k, h)
-    pull = splat(EMPTY) * share  # (sum_i r V_i) / (S + EMPTY) - V_0
-    m0, m1 = m0 * share - pull * load(scratch.centre, (h,)), m1 * share - pull * load(scratch.centre, (h + 4,))
+    shrinkage = splat(SUPPORT_EPS) * share  # (sum_i r V_i) / (S + SUPPORT_EPS) - V_0
+    m0, m1 = (
+        m0 * share - shrinkage * load(scratch.centre, (h,)),
+        m1 * share - shrinkage * load(scratch.centre, (h + 4,)),
+    )
     v0, v1 = splat(0.0), splat(0.0)
-    again = t + 1 < len(layer.scales)  # then distances will be asked for
+    keep_squares = t + 1 < len(layer.scales)  # for the E-step
     for i in range(len(scratch.r)):
         r = load(scratch.r, (i,))
         d0, d1 = load(scratch.pair, (i, 0)) - m0, load(scratch.pair, (i, 1)) - m1
         d0, d1 = d0 * d0, d1 * d1
-        if again:
+        if keep_squares:
             store(scratch.pair, (i, 0), d0)
             store(scratch.pair, (i, 1), d1)
         v0, v1 = fma(r, d0, v0), fma(r, d1, v1)
@@ -155,10 +165,10 @@ def fit_pair(
 
 
 @inlined
-def form_pair(layer: Layer, scratch: Scratch, k: int, h: int) -> tuple[Lanes, Lanes]:
+def form_pair(layer: NumbaLayer, scratch: ForwardScratch, k: int, h: int) -> tuple[Lanes, Lanes]:
     """Set components h and h+4 of V_0 and of all V_i - V_0, and return their sum_i r_ij (V_ij - V_0j).
 
-    Children are one long run where each has its own transforms and all the same offset, else a run for every slot.
+    Children form a single run if each has its own transforms and all the same offset, else one run per slot.
     """
     shared = slots_share(layer)
     runs = layer.windows.shape[1] if shared or len(layer.offsets) > 1 else 1
@@ -181,7 +191,7 @@ def form_pair(layer: Layer, scratch: Scratch, k: int, h: int) -> tuple[Lanes, La
 
 @inlined
 def transform_pair(
-    layer: Layer, scratch: Scratch, place: tuple[int, int, int, int], v0: Lanes, v1: Lanes
+    layer: NumbaLayer, scratch: ForwardScratch, place: tuple[int, int, int, int], v0: Lanes, v1: Lanes
 ) -> tuple[Lanes, Lanes]:
     """Return v0 and v1 plus components h and h+4 of the votes of child i, whose transforms are those of child w."""
     i, w, k, h = place
@@ -201,8 +211,10 @@ def transform_pair(
 
 
 @inlined
-def add_distances(layer: Layer, trace: Trace, scratch: Scratch, place: tuple[int, int, int, int], h: int) -> None:
-    """Add -(V_ij - mu_j)^2 / (2 sigma_j^2) of components h and h+4 where the assignments of iteration t+1 will be."""
+def add_distances(
+    layer: NumbaLayer, trace: NumbaTrace, scratch: ForwardScratch, place: tuple[int, int, int, int], h: int
+) -> None:
+    """Add -(V_ij - mu_j)^2 / (2 sigma_j^2) of components h and h+4 to the later assignments of iteration t+1."""
     row, t, p, k = place
     f0 = splat(-0.5) * inverse_variance(trace.variance[row, t, p, k], h, layer.floor)
     f1 = splat(-0.5) * inverse_variance(trace.variance[row, t, p, k], h + 4, layer.floor)
@@ -213,15 +225,17 @@ def add_distances(layer: Layer, trace: Trace, scratch: Scratch, place: tuple[int
 
 
 @inlined
-def activate(layer: Layer, trace: Trace, scratch: Scratch, n: int, row: int, t: int, p: int, k: int) -> None:
-    """Set the logits of one block of parents, as `routing.parent_logits` does, and the log of their volumes."""
+def activate(
+    layer: NumbaLayer, trace: NumbaTrace, scratch: ForwardScratch, n: int, row: int, t: int, p: int, k: int
+) -> None:
+    """Set the logits of one block of parents as `routing.parent_logits`, and their log volumes."""
     set_volumes(scratch.volumes, trace.variance[row, t, p, k], layer.floor)
     for lane in range(min(LANES, len(layer.beta_a) - k * LANES)):
         c = k * LANES + lane
         support = trace.support[row, t, p, k, lane]
         if layer.rule == MIXTURE:
-            rest = (1.0 + WHOLE) * layer.totals[n] - support
-            trace.logits[row, t, p, k, lane] = math.log(support + EMPTY) - math.log(rest + EMPTY)
+            rest = (1.0 + SHARE_EPS) * layer.totals[n] - support
+            trace.logits[row, t, p, k, lane] = math.log(support + SUPPORT_EPS) - math.log(rest + SUPPORT_EPS)
         else:
             weight = 1.0 if layer.rule == MEAN_COST else support
             cost = weight * (POSE * layer.beta_u[c] + half_log_volume(scratch.volumes, lane))
@@ -229,21 +243,21 @@ def activate(layer: Layer, trace: Trace, scratch: Scratch, n: int, row: int, t: 
 
 
 @inlined
-def add_prior(layer: Layer, trace: Trace, scratch: Scratch, row: int, t: int, p: int, k: int) -> None:
-    """Add log a_j - sum_h log sigma_j^h to all of log a_j p_ij; nothing is left of empty lanes."""
-    z, nothing = load(trace.logits, (row, t, p, k)), splat(0.0)
+def add_prior(layer: NumbaLayer, trace: NumbaTrace, scratch: ForwardScratch, row: int, t: int, p: int, k: int) -> None:
+    """Add log a_j - sum_h log sigma_j^h to all log p_ij; empty lanes become `LOG_ZERO`."""
+    z, zero = load(trace.logits, (row, t, p, k)), splat(0.0)
     log_volume = splat(0.5) * fma(load(scratch.volumes, (0,)), splat(LN2), load(scratch.volumes, (1,)))
-    log_a = nothing - maximum(nothing, nothing - z) - softplus(nothing - maximum(z, nothing - z))
+    log_a = zero - maximum(zero, zero - z) - softplus(zero - maximum(z, zero - z))
     store(scratch.prior, (), log_a - log_volume)
     for lane in range(len(layer.beta_a) - k * LANES, LANES):
-        scratch.prior[lane] = NOWHERE
+        scratch.prior[lane] = LOG_ZERO
     prior = load(scratch.prior, ())
     for i in range(len(scratch.r)):
         store(trace.assignments, (row, t, p, i, k), load(trace.assignments, (row, t, p, i, k)) + prior)
 
 
 @inlined
-def share_out(layer: Layer, R: Floats) -> None:
+def normalise_assignments(layer: NumbaLayer, R: Floats) -> None:
     """E-step: turn log a_j p_ij into R_ij = a_j p_ij / sum_k a_k p_ik over the parents k that compete for child i."""
     R_slots = R.reshape(slot_shape(layer, R))
     for group in layer.groups:
@@ -267,9 +281,16 @@ def share_out(layer: Layer, R: Floats) -> None:
 
 @inlined
 def write_parents(
-    layer: Layer, trace: Trace, scratch: Scratch, parents: Parents, n: int, row: int, p: int, k: int
+    layer: NumbaLayer,
+    trace: NumbaTrace,
+    scratch: ForwardScratch,
+    parents: NumbaParents,
+    n: int,
+    row: int,
+    p: int,
+    k: int,
 ) -> None:
-    """Copy one block of parents, as the last iteration left them, to the result."""
+    """Copy one block of parents of the last iteration to the result."""
     t = len(layer.scales) - 1
     for lane in range(min(LANES, len(layer.beta_a) - k * LANES)):
         c = k * LANES + lane

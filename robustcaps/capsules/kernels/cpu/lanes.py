@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-call"
-"""Sixteen float32 side by side in one vector register: what the kernels compute with.
+"""SIMD vectors of sixteen float32, with which the kernels compute.
 
-Loops over numba arrays vectorise only where LLVM can prove that arrays do not overlap; explicit vectors always do.
+LLVM only vectorises loops over Numba arrays if it can prove that they do not overlap; explicit vectors always work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Lanes = Any
 
 
 class LanesType(types.Type):
-    """The type numba knows `Lanes` by."""
+    """Numba's type of `Lanes`."""
 
     def __init__(self) -> None:
         super().__init__(name="lanes")
@@ -50,7 +50,7 @@ def _address(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
 
 
 def _call(builder: Any, name: str, result: Any, values: Any, fastmath: tuple[str, ...] = ()) -> Any:
-    """Call a function that LLVM knows by itself."""
+    """Call an LLVM intrinsic."""
     kind = ir.FunctionType(result, [value.type for value in values])
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v16f32")
     return builder.call(function, values, fastmath=fastmath)
@@ -98,7 +98,7 @@ def splat(_typing: Any, number: Any) -> Any:
 
 @intrinsic
 def fma(_typing: Any, a: Any, b: Any, c: Any) -> Any:
-    """Return a * b + c, in one rounding where the machine can."""
+    """Return a * b + c, rounded once where the machine supports it."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         return _call(builder, "fmuladd", FLOATS, values)
@@ -118,18 +118,18 @@ def total(_typing: Any, a: Any) -> Any:
 
 @intrinsic
 def totals(_typing: Any, array: Any) -> Any:
-    """Return the sums over lanes of array[0, :16] to array[15, :16], side by side.
+    """Return the sums over lanes of array[0, :16] to array[15, :16] as one vector.
 
-    Two vectors at a time are folded into one that holds half as many partial sums of each: 45 instructions for 16 sums.
+    Pairs of vectors are folded into one with half as many partial sums of each: 45 instructions for 16 sums.
     """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         rows = [context.get_constant(types.intp, row) for row in range(LANES)]
         zero = context.get_constant(types.intp, 0)
-        made = context.make_array(signature.args[0])(context, builder, values[0])
+        struct = context.make_array(signature.args[0])(context, builder, values[0])
         sums = []
         for row in rows:
-            pointer = cgutils.get_item_pointer(context, builder, signature.args[0], made, [row, zero])
+            pointer = cgutils.get_item_pointer(context, builder, signature.args[0], struct, [row, zero])
             sums.append(builder.load(builder.bitcast(pointer, FLOATS.as_pointer()), align=4, typ=FLOATS))
         width = LANES
         while width > 1:
@@ -160,7 +160,7 @@ def largest(_typing: Any, a: Any) -> Any:
 
 @intrinsic
 def maximum(_typing: Any, a: Any, b: Any) -> Any:
-    """Return the larger of two in each lane; `b` where one of them is NaN."""
+    """Return the elementwise maximum; `b` where either is NaN."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         return builder.select(builder.fcmp_ordered(">", *values), *values)
@@ -170,7 +170,7 @@ def maximum(_typing: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def _power_of_two(_typing: Any, shifted: Any) -> Any:
-    """Return 2^n of n + MAGIC: the lowest bits of that sum are n, and become the exponent of the result."""
+    """Return 2^n for n + MAGIC, whose lowest bits are n and become the exponent of the result."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         n = builder.bitcast(values[0], INTS)
@@ -203,14 +203,14 @@ def mantissa(_typing: Any, x: Any) -> Any:
 
 
 def _exponent_bits(builder: Any, bits: Any) -> Any:
-    """Return n as an integer: how many binades a number lies above the one that begins at sqrt(1/2)."""
+    """Return n as an integer: the number of binades above the one that begins at sqrt(1/2)."""
     above = builder.sub(bits, _splat(builder, INT, ir.Constant(INT, SQRT_HALF_BITS)))
     return builder.ashr(above, _splat(builder, INT, ir.Constant(INT, 23)))
 
 
 @intrinsic
 def zero_where_less(_typing: Any, value: Any, tested: Any, bound: Any) -> Any:
-    """Return `value`, and 0 where `tested` < `bound`; NaN is not less."""
+    """Return `value`, but 0 where `tested` < `bound`, which is false for NaN."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         less = builder.fcmp_ordered("<", values[1], values[2])
@@ -220,7 +220,7 @@ def zero_where_less(_typing: Any, value: Any, tested: Any, bound: Any) -> Any:
 
 
 def _operator(operation: Callable[..., Any], instruction: str) -> None:
-    """Teach an operator to work on lanes."""
+    """Define an operator for lanes."""
 
     @intrinsic
     def apply(_typing: Any, a: Any, b: Any) -> Any:
@@ -245,7 +245,7 @@ _operator(operator.mul, "fmul")
 _operator(operator.truediv, "fdiv")
 
 MAGIC = 1.5 * 2.0**23
-"""Adding it to a small float32 rounds that to an integer, kept in the lowest bits."""
+"""Adding it to a small float32 rounds that to an integer in the lowest bits."""
 LOG2_E = 1.4426950408889634
 LN2 = 0.6931471805599453
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
@@ -253,7 +253,7 @@ LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 SQRT_HALF_BITS = 0x3F3504F3
 """The bits of sqrt(1/2) as a float32."""
 NEGLIGIBLE = -64.0
-"""`exp` gives exactly 0 below this: no share of a child that small can be told from `EMPTY`; no 1 - a is subnormal."""
+"""`exp` is exactly 0 below this: such assignments are negligible beside `SUPPORT_EPS`, and 1 - a is never subnormal."""
 
 
 @inlined
@@ -287,6 +287,6 @@ def log_mantissa(m: Lanes) -> Lanes:
 
 @inlined
 def softplus(x: Lanes) -> Lanes:
-    """Return log(1 + e^x) for x <= 0. NaN is lost on the way: it is for the caller to carry it."""
+    """Return log(1 + e^x) for x <= 0. NaN is not propagated; callers must do so."""
     y = splat(1.0) + exp(x)
     return fma(exponent(y), splat(LN2), log_mantissa(mantissa(y)))

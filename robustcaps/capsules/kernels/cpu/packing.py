@@ -1,4 +1,4 @@
-"""Parameters and wiring as the kernels want them: parents side by side, in K blocks of 16 lanes, empty ones 0."""
+"""Memory layout of parameters and wiring for the kernels: parents in K blocks of 16 lanes, padded with 0."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from robustcaps.capsules.kernels.cpu.votes import Floats, Ints
 
 
 def as_array(x: Tensor) -> Floats:
-    """Return a tensor as a contiguous array, without a copy where it is one."""
+    """Return a tensor as a contiguous array, without a copy if possible."""
     array: Floats = x.detach().contiguous().numpy()
     return array
 
 
-def room(*shape: int) -> Floats:
-    """Return an array to be written, aligned to cache lines as NumPy's are not: vectors across two lines are slow."""
+def empty(*shape: int) -> Floats:
+    """Return an uninitialised array, aligned to cache lines unlike NumPy's: vectors across two lines are slow."""
     array: Floats = torch.empty(shape, dtype=torch.float32).numpy()
     return array
 
 
 def zeros(*shape: int) -> Floats:
-    """Return an array of zeros, aligned as `room` is."""
+    """Return an array of zeros, aligned like `empty`."""
     return as_array(torch.zeros(shape, dtype=torch.float32))
 
 
-def blocks_of(types: int) -> int:
-    """Return K: how many blocks of lanes hold that many types."""
+def count_blocks(types: int) -> int:
+    """Return K, the number of blocks of lanes for that many types."""
     return -(-types // LANES)
 
 
 def pack_transforms(transforms: Tensor) -> Tensor:
     """Return transforms (S, B, C, side, side) or (B, C, side, side) as (side, S*B or B, K, side, 16 lanes).
 
-    Columns come first: the kernels work on one at a time, and its numbers lie side by side.
+    Columns come first because the kernels process one at a time.
     """
     *_, child_types, types, side, _ = transforms.shape
-    blocks = blocks_of(types)
+    blocks = count_blocks(types)
     padded = F.pad(transforms.reshape(-1, child_types, types, side * side), (0, 0, 0, blocks * LANES - types))
     return padded.view(-1, child_types, blocks, LANES, side, side).permute(5, 0, 1, 2, 4, 3).flatten(1, 2)
 
@@ -51,10 +51,10 @@ def unpack_transforms(packed: Tensor, like: Tensor) -> Tensor:
 
 
 def uniform_assignments(windows: Ints, groups: Ints, *, child_types: int, types: int) -> Floats:
-    """Return R at the start (P, I, K, 16 lanes): 1 / (number of parents that compete for a child)."""
+    """Return the initial R (P, I, K, 16 lanes): 1 / (number of parents that compete for a child)."""
     positions = np.zeros(windows.size + 1, np.int64)
     positions[groups] = (groups < windows.size).sum(axis=1, keepdims=True)
-    lanes = room(windows.size, child_types, blocks_of(types) * LANES)
+    lanes = empty(windows.size, child_types, count_blocks(types) * LANES)
     lanes[..., types:] = 0.0
     lanes[..., :types] = 1.0 / (types * positions[:-1, None, None])
-    return lanes.reshape(len(windows), -1, blocks_of(types), LANES)
+    return lanes.reshape(len(windows), -1, count_blocks(types), LANES)

@@ -1,6 +1,6 @@
-"""What the forward and the backward kernel share: their data, and the votes of one window.
+"""Data structures and vote computation shared by the forward and the backward kernel.
 
-Symbols as in `routing.em`; parents come in K blocks of 16 lanes, of which those beyond the C types are empty.
+Symbols as in `routing.em`; parents come in K blocks of 16 lanes, and lanes beyond the C types are empty.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Place = tuple[int, int, int, int, int, int]
 
 POSE = 16
 """H: a pose is a 4x4 matrix, or a vector."""
-SMALLEST = 1.1754943508222875e-38
-"""The smallest float32 that has all its digits."""
+SMALLEST_NORMAL = 1.1754943508222875e-38
+"""The smallest normal float32."""
 COST, MEAN_COST, MIXTURE = 0, 1, 2
-"""The rules of activation, in the order of `routing.Activation`."""
+"""The activation rules, in the order of `routing.Activation`."""
 
 
-class Layer(NamedTuple):
+class NumbaLayer(NamedTuple):
     """One layer and its children."""
 
     poses: Floats
@@ -47,15 +47,15 @@ class Layer(NamedTuple):
     activations: Floats
     """a (n, Q, B)."""
     transforms: Floats
-    """W (4 or 16 columns, S*B, K, 4 or 16 rows, 16 lanes), with B for S*B where all slots share it."""
+    """W (4 or 16 columns, S*B, K, 4 or 16 rows, 16 lanes), with B for S*B if all slots share it."""
     offsets: Floats
-    """(S, H), added to the votes of a slot; (1, H) where it is the same for all."""
+    """(S, H), added to the votes of a slot; (1, H) if it is the same for all."""
     windows: Ints
     """(P, S): the child position in each slot."""
     groups: Ints
     """(G, M): the slots p*S+s whose parents compete for the same children, padded with P*S."""
     uniform: Floats
-    """R at the start (P, I, K, 16 lanes); 0 in empty lanes."""
+    """Initial R (P, I, K, 16 lanes); 0 in empty lanes."""
     beta_a: Floats
     """(C,)."""
     beta_u: Floats
@@ -63,19 +63,19 @@ class Layer(NamedTuple):
     scales: Floats
     """lambda (T,)."""
     totals: Floats
-    """(n,): the sum of r_ij over all children and parents; it stays the same, since each child gives itself whole.
+    """(n,): the sum of r_ij over all children and parents, which is the same in all iterations.
 
-    Of a mixture; 0 for the other rules, which do not ask for it.
+    Only computed for `MIXTURE`; 0 for the other rules.
     """
     floor: float
     rule: int
-    """What activates a parent: `COST`, `MEAN_COST` or `MIXTURE`."""
+    """The activation rule: `COST`, `MEAN_COST` or `MIXTURE`."""
     vectors: tuple[()] | tuple[bool]
-    """Not empty where poses are vectors: a matter of type, so that each kind gets a kernel without the other's code."""
+    """Non-empty if poses are vectors; encoded in the type so that each kind gets a kernel of its own."""
 
 
-class Trace(NamedTuple):
-    """What routing leaves behind for the backward pass; one row per sample (or a single one, if none is to come)."""
+class NumbaTrace(NamedTuple):
+    """Intermediate results for the backward pass; one row per sample, or a single one if there is no backward pass."""
 
     assignments: Floats
     """R of all iterations but the first (rows, T-1, P, I, K, 16 lanes)."""
@@ -89,40 +89,82 @@ class Trace(NamedTuple):
     """(rows, T, P, K, 16 lanes)."""
 
 
-class Window(NamedTuple):
+class InputGradients(NamedTuple):
+    """Accumulated gradients of the inputs; all start at 0."""
+
+    poses: Floats
+    """(n, Q, B, H)."""
+    activations: Floats
+    """(n, Q, B)."""
+    transforms: Floats
+    """As `NumbaLayer.transforms`, or of length 0 if not needed."""
+    beta_a: Floats
+    """(C,)."""
+    beta_u: Floats
+    """(C,)."""
+    totals: Floats
+    """(n,)."""
+
+
+class NumbaGradients(NamedTuple):
+    """Gradients of the intermediate results of one sample; overwritten by the next."""
+
+    assignments: Floats
+    """g_r of each iteration, then g_L of the log a_j p_ij that its R came from (T, P, I, K, 16 lanes)."""
+    mean: Floats
+    """g_mu (T, P, K, H, 16 lanes)."""
+    variance: Floats
+    """g_var (T, P, K, H, 16 lanes)."""
+    support: Floats
+    """g_S of the current block (16 lanes)."""
+    logits: Floats
+    """g_z of the current block (16 lanes)."""
+    votes: Floats
+    """g_V of the current child (H, 16 lanes)."""
+    by_parent: Floats
+    """Each parent's contribution to g_M of the current child (H, 16 lanes)."""
+    weights: Floats
+    """r/S of the current child (T, 16 lanes)."""
+    inverse: Floats
+    """1 / sigma^2 of the current block (T, H, 16 lanes)."""
+    volumes: Floats
+    """sum_h log (sigma^h)^2 of the current block, as `set_volumes` stores it (2, 16 lanes); only for `COST`."""
+
+
+class VoteWindow(NamedTuple):
     """The votes of one window of children for one block of parents; overwritten by the next."""
 
     centre: Floats
     """V_0, the first child's votes (H, 16 lanes)."""
     shift: Floats
-    """What is added to the votes of the slot at hand: offsets - V_0 (H, 16 lanes)."""
+    """Added to the votes of the current slot: offsets - V_0 (H, 16 lanes)."""
     votes: Floats
-    """V_i - V_0 (I, H, 16 lanes): near 0 where votes agree, so that no digits are lost however far out they agree."""
+    """V_i - V_0 (I, H, 16 lanes): near 0 if votes agree, so that no precision is lost if they agree far from 0."""
     r: Floats
     """r_ij = R_ij a_i (I, 16 lanes)."""
 
 
 @inlined
-def slot_shape(layer: Layer, R: Floats) -> tuple[int, int, int, int]:
-    """Return the shape (P*S, B, K, 16 lanes) in which `Layer.groups` names the slots of R (P, I, K, 16 lanes)."""
+def slot_shape(layer: NumbaLayer, R: Floats) -> tuple[int, int, int, int]:
+    """Return the shape (P*S, B, K, 16 lanes) of R (P, I, K, 16 lanes) that `NumbaLayer.groups` indexes."""
     return layer.windows.size, layer.poses.shape[2], R.shape[2], LANES
 
 
 @inlined
-def slots_share(layer: Layer) -> bool:
-    """Tell whether all slots have the same transforms."""
+def slots_share(layer: NumbaLayer) -> bool:
+    """Return whether all slots have the same transforms."""
     return bool(layer.transforms.shape[1] == layer.poses.shape[2])
 
 
 @inlined
-def offset(layer: Layer, s: int, h: int) -> Lanes:
-    """Return what is added to one component of the votes of a slot, in all lanes."""
+def offset(layer: NumbaLayer, s: int, h: int) -> Lanes:
+    """Return the offset of one component of a slot's votes, in all lanes."""
     return splat(layer.offsets[min(s, len(layer.offsets) - 1), h])
 
 
 @inlined
-def count_rivals(layer: Layer, group: Ints) -> int:
-    """Return how many slots a group has before its padding."""
+def count_rivals(layer: NumbaLayer, group: Ints) -> int:
+    """Return the number of slots in a group without its padding."""
     count = 0
     while count < len(group) and group[count] < layer.windows.size:
         count += 1
@@ -130,13 +172,13 @@ def count_rivals(layer: Layer, group: Ints) -> int:
 
 
 @inlined
-def open_window(layer: Layer, R: Floats, n: int, p: int, k: int, window: Window) -> None:
-    """Form the votes V_ij = M_i W_ij of a window's children for one block of parents, and their weights r_ij."""
+def fill_window(layer: NumbaLayer, R: Floats, n: int, p: int, k: int, window: VoteWindow) -> None:
+    """Compute the votes V_ij = M_i W_ij of a window's children for one block of parents, and their weights r_ij."""
     slots, child_types = layer.windows.shape[1], layer.poses.shape[2]
     shared = slots_share(layer)
     for h in range(POSE):
         store(window.shift, (h,), offset(layer, 0, h))
-    form_votes(layer, window, (n, layer.windows[p, 0], 0, 0, k, 0))
+    compute_votes(layer, window, (n, layer.windows[p, 0], 0, 0, k, 0))
     for h in range(POSE):
         store(window.centre, (h,), load(window.votes, (0, h)))
     for s in range(slots):
@@ -146,12 +188,12 @@ def open_window(layer: Layer, R: Floats, n: int, p: int, k: int, window: Window)
         for b in range(child_types):
             i = s * child_types + b
             store(window.r, (i,), load(R, (p, i, k)) * splat(layer.activations[n, q, b]))
-            form_votes(layer, window, (n, q, b, b if shared else i, k, i))
+            compute_votes(layer, window, (n, q, b, b if shared else i, k, i))
 
 
 @inlined
-def form_votes(layer: Layer, window: Window, place: Place) -> None:
-    """Set the votes of child i, and shift them."""
+def compute_votes(layer: NumbaLayer, window: VoteWindow, place: Place) -> None:
+    """Set the shifted votes of child i."""
     if len(layer.vectors) > 0:
         _transform_vector(layer.poses, layer.transforms, window, place)
     else:
@@ -159,7 +201,7 @@ def form_votes(layer: Layer, window: Window, place: Place) -> None:
 
 
 @inlined
-def _transform_vector(poses: Floats, transforms: Floats, window: Window, place: Place) -> None:
+def _transform_vector(poses: Floats, transforms: Floats, window: VoteWindow, place: Place) -> None:
     """Set the votes of child i: its pose times each column z of its transforms."""
     n, q, b, w, k, i = place
     for z in range(POSE):
@@ -170,7 +212,7 @@ def _transform_vector(poses: Floats, transforms: Floats, window: Window, place: 
 
 
 @inlined
-def _transform_matrix(poses: Floats, transforms: Floats, window: Window, place: Place) -> None:
+def _transform_matrix(poses: Floats, transforms: Floats, window: VoteWindow, place: Place) -> None:
     """Set the votes of child i: each row of its pose times each column z of its transforms."""
     n, q, b, w, k, i = place
     pose = poses[n, q, b]
@@ -210,15 +252,15 @@ def store_four(array: Floats, h: int, values: FourLanes) -> None:
 def set_volumes(volumes: Floats, variance: Floats, floor: float) -> None:
     """Set `volumes` (2, 16 lanes) to n and l with sum_h log sigma_h^2 = n log 2 + l, for sigma^2 (H, 16 lanes) + floor.
 
-    One logarithm instead of sixteen, of the product of the mantissas. n is large but exact and l small, so that prices
-    can be taken off the sum without loss (`half_log_volume`). NaN where a variance is not finite, 0 or subnormal.
+    One logarithm of the product of the mantissas replaces sixteen. n is large but exact and l small, so that costs
+    can be subtracted without loss (`half_log_volume`). NaN if a variance is not finite, 0 or subnormal.
     """
     n, m, nothing, normal = splat(0.0), splat(1.0), splat(0.0), splat(1.0)
     for h in range(POSE):
         square = load(variance, (h,)) + splat(floor)
         n, m = n + exponent(square), m * mantissa(square)
         nothing += square - square
-        normal = zero_where_less(normal, square, splat(SMALLEST))
+        normal = zero_where_less(normal, square, splat(SMALLEST_NORMAL))
     store(volumes, (0,), n + exponent(m))
     store(volumes, (1,), log_mantissa(mantissa(m)) + nothing / normal)
 
@@ -232,5 +274,5 @@ def half_log_volume(volumes: Floats, lane: int) -> float:
 
 @inlined
 def inverse_variance(variance: Floats, h: int, floor: float) -> Lanes:
-    """Return 1 / sigma^2 of one component, the floor included."""
+    """Return 1 / sigma^2 of one component, including the floor."""
     return splat(1.0) / (load(variance, (h,)) + splat(floor))

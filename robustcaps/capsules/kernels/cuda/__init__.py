@@ -1,4 +1,4 @@
-"""Routing on a GPU: fused kernels in Triton with a backward pass derived by hand.
+"""Fused routing kernels for GPUs, in Triton, with a hand-derived backward pass.
 
-They are tested with Triton's interpreter, on a CPU, and compiled for GPUs; no GPU has run them yet.
+They are tested in Triton's interpreter on a CPU and compiled for GPUs, but have not yet run on a GPU.
 """

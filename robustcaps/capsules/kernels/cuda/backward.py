@@ -1,15 +1,16 @@
-"""The gradient of EM routing, derived by hand, one iteration per launch; the last pass is in `contraction`.
+"""Hand-derived gradients of EM routing, one iteration per launch; the last pass is in `contraction`.
 
-Symbols: g_x is the gradient of the loss by x; d = V - mu; S = sum_i r + EMPTY; var has no floor, sigma^2 does.
+Symbols: g_x is the gradient of the loss by x; d = V - mu; S = sum_i r + SUPPORT_EPS; var excludes the floor, which
+sigma^2 includes.
 """
 
 from __future__ import annotations
 
 import triton.language as tl
 
-from robustcaps.capsules.kernels.cuda.forward import EMPTY, WHOLE, pairs_of_child, the_rest
+from robustcaps.capsules.kernels.cuda.forward import SHARE_EPS, SUPPORT_EPS, pairs_of_child, remaining_support
 from robustcaps.capsules.kernels.cuda.jit import compiled, inlined
-from robustcaps.capsules.kernels.cuda.layer import Layer, Parents, Pulls, Trace
+from robustcaps.capsules.kernels.cuda.layer import TritonGradients, TritonLayer, TritonParents, TritonTrace
 from robustcaps.capsules.kernels.cuda.votes import (
     POSE,
     as_tile,
@@ -25,12 +26,12 @@ from robustcaps.capsules.kernels.cuda.votes import (
 
 
 @compiled
-def pull_back_parents(
-    layer: Layer,
-    trace: Trace,
-    upstream: Parents,
+def backward_parents(
+    layer: TritonLayer,
+    trace: TritonTrace,
+    upstream: TritonParents,
     g_log_joints: tl.tensor,
-    pulls: Pulls,
+    grads: TritonGradients,
     ACTIVATION: tl.constexpr,
     SIDE: tl.constexpr,
     SHARED: tl.constexpr,
@@ -38,7 +39,7 @@ def pull_back_parents(
     CHILDREN: tl.constexpr,
     TYPES: tl.constexpr,
 ) -> None:
-    """Pull one iteration's parents (a tile at one position) back to g_r; their g_mu and g_var are kept for the votes.
+    """Propagate the gradients of a tile of parents at one position to g_r; keep their g_mu and g_var for the votes.
 
     The gradients by the parents come from the loss (LAST), or from the next iteration's g_L.
     """
@@ -53,38 +54,38 @@ def pull_back_parents(
         g_mean, g_variance = load_poses(upstream.poses, parent), load_poses(upstream.variance, parent)
         g_S, g_z = tl.load(upstream.support + parent), tl.load(upstream.logits + parent)
     else:
-        g_mean, g_variance, g_prior = pull_back_log_joints(
+        g_mean, g_variance, g_prior = backward_log_joints(
             layer, g_log_joints, centre, mean, variance, n, p, c, live, SIDE, SHARED, CHILDREN, TYPES
         )
         g_S = tl.full(S.shape, 0.0, tl.float32)
         g_z = g_prior / (1.0 + tl.exp(tl.load(trace.logits + parent)))
     if ACTIVATION == "mixture":
-        rest = the_rest(layer, n, S)
-        add_to(pulls.whole + parent, -(1.0 + WHOLE) * g_z / rest, live)
-        g_S += g_z * (1.0 / (S + EMPTY) + 1.0 / rest)
+        rest = remaining_support(layer, n, S)
+        add_to(grads.total_support + parent, -(1.0 + SHARE_EPS) * g_z / rest, live)
+        g_S += g_z * (1.0 / (S + SUPPORT_EPS) + 1.0 / rest)
     else:
         g_z *= tl.load(trace.scale)
-        add_to(pulls.beta_a + parent, g_z, live)
+        add_to(grads.beta_a + parent, g_z, live)
         if ACTIVATION == "cost":
             g_S -= g_z * (POSE * tl.load(layer.beta_u + c)[None, :] + log_sigmas(variance, layer.floor))
             g_z *= S
-        add_to(pulls.beta_u + parent, -POSE * g_z, live)
+        add_to(grads.beta_u + parent, -POSE * g_z, live)
         g_variance -= 0.5 * g_z[:, :, None] / (variance + layer.floor)
-    share = 1.0 / (S + EMPTY)
-    g_mean -= 2.0 * EMPTY * share[:, :, None] * (centre + mean) * g_variance  # d var / d mu: not 0 if S is tiny
-    store_poses(pulls.mean, parent, g_mean, live)
-    store_poses(pulls.variance, parent, g_variance, live)
+    share = 1.0 / (S + SUPPORT_EPS)
+    g_mean -= 2.0 * SUPPORT_EPS * share[:, :, None] * (centre + mean) * g_variance  # d var / d mu: not 0 if S is tiny
+    store_poses(grads.mean, parent, g_mean, live)
+    store_poses(grads.variance, parent, g_variance, live)
     level = g_S - share * tl.sum(g_variance * variance, axis=2)
     for first in range(0, layer.children, CHILDREN):  # g_r = g_S + sum_h (g_mu d + g_var (d^2 - var)) / S
         i, real = up_to(first, layer.children, CHILDREN)
         d = relative_votes(layer, centre, n, p, i, c, SIDE, SHARED) - mean
         g_r = level + share * tl.sum((g_mean + g_variance * d) * d, axis=2)
-        tl.store(pulls.assignments + pair_at(layer, n, p, i, c), g_r, mask=real[:, None] & live)
+        tl.store(grads.assignments + pair_at(layer, n, p, i, c), g_r, mask=real[:, None] & live)
 
 
 @inlined
-def pull_back_log_joints(
-    layer: Layer,
+def backward_log_joints(
+    layer: TritonLayer,
     g_log_joints: tl.tensor,
     centre: tl.tensor,
     mean: tl.tensor,
@@ -106,23 +107,23 @@ def pull_back_log_joints(
         i, real = up_to(first, layer.children, CHILDREN)
         d = relative_votes(layer, centre, n, p, i, c, SIDE, SHARED) - mean
         g_L = tl.load(g_log_joints + pair_at(layer, n, p, i, c), mask=real[:, None] & live, other=0.0)
-        pull = g_L[:, :, None] * d
+        grad = g_L[:, :, None] * d
         g_prior += tl.sum(g_L, axis=0, keep_dims=True)
-        g_mean += tl.sum(pull, axis=0, keep_dims=True)
-        g_variance += tl.sum(pull * d, axis=0, keep_dims=True)
+        g_mean += tl.sum(grad, axis=0, keep_dims=True)
+        g_variance += tl.sum(grad * d, axis=0, keep_dims=True)
     inverse = 1.0 / (variance + layer.floor)
     return g_mean * inverse, 0.5 * inverse * (g_variance * inverse - g_prior[:, :, None]), g_prior
 
 
 @inlined
 def add_to(place: tl.tensor, x: tl.tensor, live: tl.tensor) -> None:
-    """Add to values that no other program touches."""
+    """Add to values that no other program accesses."""
     tl.store(place, tl.load(place) + x, mask=live)
 
 
 @compiled
-def pull_back_shares(
-    layer: Layer,
+def backward_assignments(
+    layer: TritonLayer,
     R: tl.tensor,
     g_r: tl.tensor,
     g_activations: tl.tensor,
@@ -131,9 +132,9 @@ def pull_back_shares(
     CHILD_TYPES: tl.constexpr,
     TYPES: tl.constexpr,
 ) -> None:
-    """At one child position: of r = R a, g_a = sum_j g_r R; of the softmax R of L, g_L = R (g_R - sum_j g_R R).
+    """At one child position: through r = R a, g_a = sum_j g_r R; through the softmax R, g_L = R (g_R - sum_j g_R R).
 
-    g_L takes the place of g_r, g_a is added to what later iterations have left.
+    g_L replaces g_r; g_a is added to that of later iterations.
     """
     n, q = split(tl.program_id(0), layer.positions)
     b, b_live = up_to(tl.program_id(1) * CHILD_TYPES, layer.child_types, CHILD_TYPES)

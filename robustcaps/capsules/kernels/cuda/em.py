@@ -1,4 +1,4 @@
-"""The kernels as one differentiable function of tensors. Nothing here waits for the GPU."""
+"""EM routing by the Triton kernels, as a differentiable function of tensors that never synchronises."""
 
 from __future__ import annotations
 
@@ -9,34 +9,40 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from robustcaps.capsules.kernels.cuda.backward import pull_back_parents, pull_back_shares
-from robustcaps.capsules.kernels.cuda.contraction import pull_back_poses, pull_back_transforms
-from robustcaps.capsules.kernels.cuda.forward import add_rows, find_centres, fit_parents, share_out
-from robustcaps.capsules.kernels.cuda.layer import POSE_SIZE, Layer, Parents, Pulls, Trace
-from robustcaps.capsules.kernels.fused import RuntimeConfig, routed_by, times_given
+from robustcaps.capsules.kernels.cuda.backward import backward_assignments, backward_parents
+from robustcaps.capsules.kernels.cuda.contraction import backward_poses, backward_transforms
+from robustcaps.capsules.kernels.cuda.forward import add_rows, find_centres, fit_parents, normalise_assignments
+from robustcaps.capsules.kernels.cuda.layer import (
+    POSE_SIZE,
+    TritonGradients,
+    TritonLayer,
+    TritonParents,
+    TritonTrace,
+)
+from robustcaps.capsules.kernels.fused import RoutingConfig, competitions_per_child, make_em_routing
 
 LANES = 16
-"""How many types of parents a tile has at most."""
+"""Maximum number of parent types in a tile."""
 WINDOW_TILE = 128
-"""How many pairs of a child and a parent a program holds while it fits parents; each has 16 components."""
+"""Pairs of child and parent per program in the M-step; each has 16 components."""
 CONTRACTION_TILE = 64
-"""The same for the last backward pass, which holds many more values of each pair..."""
+"""The same in the last backward pass, which holds many more values of each pair."""
 CONTRACTION_WARPS = 8
-"""...spread over twice as many threads as is usual, so that they fit into registers."""
-SHARE_TILE = 1024
-"""The same while children are shared out: one value of each pair."""
-MOST_PARTS = 16
-"""Into how many parts a batch is split for the gradient by the transforms, and..."""
-MOST_PARTIAL_SUMS = 2**24
-"""...how many numbers these may keep until they are added up (64 MB)."""
+"""Warps of the last backward pass: twice the default, so that its values fit into registers."""
+ASSIGNMENT_TILE = 1024
+"""Pairs of child and parent per program in the E-step, which holds one value of each."""
+MAX_PARTS = 16
+"""Parts of a batch for the gradient by the transforms."""
+MAX_PARTIAL_SUMS = 2**24
+"""Memory of the parts' gradients before they are summed: 64 MB of float32."""
 
 
-class FusedRouting(torch.autograd.Function):
-    """EM routing by the kernels, forward and backward."""
+class TritonEMRouting(torch.autograd.Function):
+    """EM routing by the Triton kernels, forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, config: RuntimeConfig, keep: bool, *learned: Tensor) -> tuple[Tensor, ...]:
-        """Route all samples; the trace of all iterations is kept only if a backward pass may come."""
+    def forward(ctx: Any, config: RoutingConfig, keep: bool, *learned: Tensor) -> tuple[Tensor, ...]:
+        """Route all samples; keep the trace of all iterations only if there may be a backward pass."""
         with torch.cuda.device_of(learned[0]):  # type: ignore[no-untyped-call]
             layer = make_layer(config, *learned)
             trace = new_trace(layer, config, rows=layer.iterations if keep else 2)
@@ -54,35 +60,35 @@ class FusedRouting(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients; those of the parameters are summed over the batch in a fixed order."""
         config, needed = ctx.config, ctx.needs_input_grad[2:]
-        learned, trace = ctx.saved_tensors[:5], Trace(*ctx.saved_tensors[5:])
+        learned, trace = ctx.saved_tensors[:5], TritonTrace(*ctx.saved_tensors[5:])
         with torch.cuda.device_of(learned[0]):  # type: ignore[no-untyped-call]
             layer = make_layer(config, *learned)
-            pulls = new_pulls(layer)
+            grads = new_intermediate_gradients(layer)
             g_activations = torch.zeros_like(layer.activations)
-            gradients = Parents(*(x.contiguous() for x in upstream))
+            gradients = TritonParents(*(x.contiguous() for x in upstream))
             for t in reversed(range(layer.iterations)):
-                pull_back_once(layer, trace, pulls, gradients, g_activations, config, t)
+                backward_once(layer, trace, grads, gradients, g_activations, config, t)
             if config.activation == "mixture":
-                totals = sums_of_rows(pulls.whole.flatten(1), layer.poses.new_ones(layer.parents * layer.types))
-                g_activations += times_given(config).unsqueeze(-1) * totals.view(-1, 1, 1)
+                totals = sum_rows(grads.total_support.flatten(1), layer.poses.new_ones(layer.parents * layer.types))
+                g_activations += competitions_per_child(config).unsqueeze(-1) * totals.view(-1, 1, 1)
             return (
                 None,
                 None,
-                gradient_by_poses(layer, trace, pulls) if needed[0] else None,
+                gradient_by_poses(layer, trace, grads) if needed[0] else None,
                 g_activations,
-                gradient_by_transforms(layer, trace, pulls) if needed[2] else None,
-                pulls.beta_a.sum(dim=(0, 1)),
-                pulls.beta_u.sum(dim=(0, 1)),
+                gradient_by_transforms(layer, trace, grads) if needed[2] else None,
+                grads.beta_a.sum(dim=(0, 1)),
+                grads.beta_u.sum(dim=(0, 1)),
             )
 
 
-em_routing = routed_by(FusedRouting)
-"""Does what `routing.em_routing` does; all tensors are float32 on one GPU, or anywhere for the interpreter."""
+em_routing = make_em_routing(TritonEMRouting)
+"""`routing.em_routing` for float32 tensors on one GPU, or on any device in the interpreter."""
 
 
-def centre_votes(layer: Layer, trace: Trace) -> None:
-    """Launch what finds V_0."""
-    types, windows = tile_of_types(layer), WINDOW_TILE // tile_of_types(layer)
+def centre_votes(layer: TritonLayer, trace: TritonTrace) -> None:
+    """Launch the computation of V_0."""
+    types, windows = types_per_tile(layer), WINDOW_TILE // types_per_tile(layer)
     grid = (triton.cdiv(layer.samples * layer.parents, windows), triton.cdiv(layer.types, types))
     find_centres[grid](
         layer,
@@ -94,12 +100,12 @@ def centre_votes(layer: Layer, trace: Trace) -> None:
     )
 
 
-def route_once(layer: Layer, trace: Trace, routed: Parents, config: RuntimeConfig, t: int) -> None:
+def route_once(layer: TritonLayer, trace: TritonTrace, routed: TritonParents, config: RoutingConfig, t: int) -> None:
     """Launch iteration t: the M-step, and, unless it is the last, the E-step."""
     last = t == layer.iterations - 1
     rows = len(trace.assignments)
     log_joints = trace.assignments[t % rows]
-    types, children = tile_of_types(layer), tile_of_children(layer)
+    types, children = types_per_tile(layer), children_per_tile(layer)
     fit_parents[(layer.samples * layer.parents, triton.cdiv(layer.types, types))](
         layer,
         trace_at(trace, t),
@@ -114,29 +120,29 @@ def route_once(layer: Layer, trace: Trace, routed: Parents, config: RuntimeConfi
         TYPES=types,
     )
     if not last:
-        grid, tile = shares(layer)
-        share_out[grid](layer, log_joints, FIELD=config.competition == "field", **tile)
+        grid, tile = assignment_grid(layer)
+        normalise_assignments[grid](layer, log_joints, FIELD=config.competition == "field", **tile)
 
 
-def pull_back_once(
-    layer: Layer,
-    trace: Trace,
-    pulls: Pulls,
-    upstream: Parents,
+def backward_once(
+    layer: TritonLayer,
+    trace: TritonTrace,
+    grads: TritonGradients,
+    upstream: TritonParents,
     g_activations: Tensor,
-    config: RuntimeConfig,
+    config: RoutingConfig,
     t: int,
 ) -> None:
-    """Launch the way back through iteration t."""
+    """Launch the backward pass of iteration t."""
     last = t == layer.iterations - 1
     now = trace_at(trace, t)
-    types, children = tile_of_types(layer), tile_of_children(layer)
-    pull_back_parents[(layer.samples * layer.parents, triton.cdiv(layer.types, types))](
+    types, children = types_per_tile(layer), children_per_tile(layer)
+    backward_parents[(layer.samples * layer.parents, triton.cdiv(layer.types, types))](
         layer,
         now,
         upstream,
-        pulls.assignments[t if last else t + 1],
-        pulls_at(pulls, t),
+        grads.assignments[t if last else t + 1],
+        gradients_at(grads, t),
         ACTIVATION=config.activation,
         SIDE=layer.transforms.shape[-1],
         SHARED=layer.transforms.ndim == 4,
@@ -144,11 +150,11 @@ def pull_back_once(
         CHILDREN=children,
         TYPES=types,
     )
-    grid, tile = shares(layer)
-    pull_back_shares[grid](
+    grid, tile = assignment_grid(layer)
+    backward_assignments[grid](
         layer,
         now.assignments,
-        pulls.assignments[t],
+        grads.assignments[t],
         g_activations,
         FIELD=config.competition == "field",
         FIRST=t == 0,
@@ -156,15 +162,15 @@ def pull_back_once(
     )
 
 
-def gradient_by_poses(layer: Layer, trace: Trace, pulls: Pulls) -> Tensor:
-    """Gather g_M of each child from all its parents."""
+def gradient_by_poses(layer: TritonLayer, trace: TritonTrace, grads: TritonGradients) -> Tensor:
+    """Sum g_M of each child over all its parents."""
     g_poses = torch.empty_like(layer.poses)
-    types = tile_of_types(layer)
+    types = types_per_tile(layer)
     children = min(CONTRACTION_TILE // types, triton.next_power_of_2(layer.child_types))
-    pull_back_poses[(layer.samples * layer.positions, triton.cdiv(layer.child_types, children))](
+    backward_poses[(layer.samples * layer.positions, triton.cdiv(layer.child_types, children))](
         layer,
         trace,
-        pulls,
+        grads,
         g_poses,
         SIDE=layer.transforms.shape[-1],
         SHARED=layer.transforms.ndim == 4,
@@ -175,21 +181,21 @@ def gradient_by_poses(layer: Layer, trace: Trace, pulls: Pulls) -> Tensor:
     return g_poses
 
 
-def gradient_by_transforms(layer: Layer, trace: Trace, pulls: Pulls) -> Tensor:
-    """Gather g_W of each transform from all its children, part by part of the batch."""
+def gradient_by_transforms(layer: TritonLayer, trace: TritonTrace, grads: TritonGradients) -> Tensor:
+    """Sum g_W of each transform over all its children, by parts of the batch."""
     shared = layer.transforms.ndim == 4
-    types = tile_of_types(layer)
+    types = types_per_tile(layer)
     pairs = CONTRACTION_TILE // types
     windows = layer.samples * layer.parents * (layer.slots if shared else 1)
-    most = min(MOST_PARTS, MOST_PARTIAL_SUMS // layer.transforms.numel(), triton.cdiv(windows, pairs))
-    span = triton.cdiv(windows, max(1, most))
+    max_parts = min(MAX_PARTS, MAX_PARTIAL_SUMS // layer.transforms.numel(), triton.cdiv(windows, pairs))
+    span = triton.cdiv(windows, max(1, max_parts))
     parts = max(1, triton.cdiv(windows, max(1, span)))
     partial = layer.transforms.new_empty(parts, *layer.transforms.shape)
-    which = layer.child_types if shared else layer.children
-    pull_back_transforms[(which, triton.cdiv(layer.types, types), parts)](
+    transforms = layer.child_types if shared else layer.children
+    backward_transforms[(transforms, triton.cdiv(layer.types, types), parts)](
         layer,
         trace,
-        pulls,
+        grads,
         partial,
         span,
         SIDE=layer.transforms.shape[-1],
@@ -201,33 +207,33 @@ def gradient_by_transforms(layer: Layer, trace: Trace, pulls: Pulls) -> Tensor:
     return partial.sum(dim=0)
 
 
-def tile_of_types(layer: Layer) -> int:
-    """Return how many types of parents share a tile."""
+def types_per_tile(layer: TritonLayer) -> int:
+    """Return the number of parent types per tile."""
     return min(LANES, int(triton.next_power_of_2(layer.types)))
 
 
-def tile_of_children(layer: Layer) -> int:
-    """Return how many children of a window share a tile."""
-    return min(WINDOW_TILE // tile_of_types(layer), int(triton.next_power_of_2(layer.children)))
+def children_per_tile(layer: TritonLayer) -> int:
+    """Return the number of children of a window per tile."""
+    return min(WINDOW_TILE // types_per_tile(layer), int(triton.next_power_of_2(layer.children)))
 
 
-def shares(layer: Layer) -> tuple[tuple[int, int], dict[str, int]]:
-    """Return grid and tile of the kernels that work on all parents of a child position."""
+def assignment_grid(layer: TritonLayer) -> tuple[tuple[int, int], dict[str, int]]:
+    """Return grid and tile sizes of the kernels that process all parents of a child position."""
     types = int(triton.next_power_of_2(layer.types))
-    child_types = min(max(1, SHARE_TILE // types), int(triton.next_power_of_2(layer.child_types)))
+    child_types = min(max(1, ASSIGNMENT_TILE // types), int(triton.next_power_of_2(layer.child_types)))
     grid = (layer.samples * layer.positions, triton.cdiv(layer.child_types, child_types))
     return grid, {"CHILD_TYPES": child_types, "TYPES": types}
 
 
 def make_layer(
-    config: RuntimeConfig, poses: Tensor, activations: Tensor, transforms: Tensor, beta_a: Tensor, beta_u: Tensor
-) -> Layer:
-    """Lay everything out as the kernels want it."""
+    config: RoutingConfig, poses: Tensor, activations: Tensor, transforms: Tensor, beta_a: Tensor, beta_u: Tensor
+) -> TritonLayer:
+    """Convert all inputs to the layout of the kernels."""
     windows, rivals, copies = config.wiring.windows, config.wiring.rivals, config.wiring.copies
     samples, positions, child_types, _ = poses.shape
     parents, slots = windows.shape
     competing = copies.clamp(min=1) if config.competition == "field" else torch.ones_like(copies)
-    layer = Layer(
+    layer = TritonLayer(
         poses=poses.detach().contiguous(),
         activations=activations.detach().contiguous(),
         transforms=transforms.detach().contiguous(),
@@ -236,12 +242,12 @@ def make_layer(
         rivals=rivals.int().contiguous(),
         copies=copies.int(),
         uniform=(len(beta_a) * competing).to(poses).reciprocal(),
-        whole=poses.new_empty(samples),
+        total_support=poses.new_empty(samples),
         beta_a=beta_a.detach().contiguous(),
         beta_u=beta_u.detach().contiguous(),
         samples=samples,
         positions=positions,
-        most_copies=rivals.shape[1],
+        max_copies=rivals.shape[1],
         child_types=child_types,
         parents=parents,
         slots=slots,
@@ -252,40 +258,40 @@ def make_layer(
     )
     if config.activation != "mixture":
         return layer
-    counted = times_given(config).repeat_interleave(child_types).to(poses)
-    return layer._replace(whole=sums_of_rows(layer.activations.flatten(1), counted))
+    counted = competitions_per_child(config).repeat_interleave(child_types).to(poses)
+    return layer._replace(total_support=sum_rows(layer.activations.flatten(1), counted))
 
 
-def sums_of_rows(values: Tensor, weights: Tensor) -> Tensor:
+def sum_rows(values: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted sums (n,) of contiguous values (n, length)."""
     totals = values.new_empty(len(values))
-    add_rows[(len(values),)](values, weights, totals, values.shape[1], BLOCK=SHARE_TILE)
+    add_rows[(len(values),)](values, weights, totals, values.shape[1], BLOCK=ASSIGNMENT_TILE)
     return totals
 
 
-def new_trace(layer: Layer, config: RuntimeConfig, rows: int) -> Trace:
-    """Return room for the trace of that many iterations, who take turns: one reads R where it does not write."""
+def new_trace(layer: TritonLayer, config: RoutingConfig, rows: int) -> TritonTrace:
+    """Allocate the trace of that many iterations, reused in turn if there are more iterations."""
 
-    def room(*shape: int) -> Tensor:
+    def empty(*shape: int) -> Tensor:
         return layer.poses.new_empty(shape)
 
     parents = (layer.samples, layer.parents, layer.types)
     kept = min(rows, layer.iterations)
-    return Trace(
-        assignments=room(max(1, min(rows, layer.iterations - 1)), *parents[:2], layer.children, layer.types),
-        centre=room(*parents, POSE_SIZE),
-        mean=room(kept, *parents, POSE_SIZE),
-        variance=room(kept, *parents, POSE_SIZE),
-        support=room(kept, *parents),
-        logits=room(kept, *parents),
+    return TritonTrace(
+        assignments=empty(max(1, min(rows, layer.iterations - 1)), *parents[:2], layer.children, layer.types),
+        centre=empty(*parents, POSE_SIZE),
+        mean=empty(kept, *parents, POSE_SIZE),
+        variance=empty(kept, *parents, POSE_SIZE),
+        support=empty(kept, *parents),
+        logits=empty(kept, *parents),
         scale=config.inverse_temperature.contiguous(),
     )
 
 
-def trace_at(trace: Trace, t: int) -> Trace:
-    """Return the trace of iteration t alone; R of the first is not in it, as it is uniform."""
+def trace_at(trace: TritonTrace, t: int) -> TritonTrace:
+    """Return the trace of iteration t; R of the first iteration is uniform and not stored."""
     row = t % len(trace.mean)
-    return Trace(
+    return TritonTrace(
         assignments=trace.assignments[(t - 1) % len(trace.assignments)],
         centre=trace.centre,
         mean=trace.mean[row],
@@ -296,31 +302,31 @@ def trace_at(trace: Trace, t: int) -> Trace:
     )
 
 
-def new_pulls(layer: Layer) -> Pulls:
-    """Return room for the inner gradients."""
+def new_intermediate_gradients(layer: TritonLayer) -> TritonGradients:
+    """Allocate the intermediate gradients."""
     parents = (layer.samples, layer.parents, layer.types)
     iterations = layer.iterations
-    return Pulls(
+    return TritonGradients(
         assignments=layer.poses.new_empty(iterations, *parents[:2], layer.children, layer.types),
         mean=layer.poses.new_empty(iterations, *parents, POSE_SIZE),
         variance=layer.poses.new_empty(iterations, *parents, POSE_SIZE),
         beta_a=layer.poses.new_zeros(parents),
         beta_u=layer.poses.new_zeros(parents),
-        whole=layer.poses.new_zeros(parents),
+        total_support=layer.poses.new_zeros(parents),
     )
 
 
-def pulls_at(pulls: Pulls, t: int) -> Pulls:
-    """Return the inner gradients of iteration t alone."""
-    return pulls._replace(
-        assignments=pulls.assignments[t],
-        mean=pulls.mean[t],
-        variance=pulls.variance[t],
+def gradients_at(grads: TritonGradients, t: int) -> TritonGradients:
+    """Return the intermediate gradients of iteration t."""
+    return grads._replace(
+        assignments=grads.assignments[t],
+        mean=grads.mean[t],
+        variance=grads.variance[t],
     )
 
 
-def new_parents(layer: Layer) -> Parents:
-    """Return room for mu, logits, sigma^2 and support."""
+def new_parents(layer: TritonLayer) -> TritonParents:
+    """Allocate mu, logits, sigma^2 and support."""
     parents = (layer.samples, layer.parents, layer.types)
     shapes = ((*parents, POSE_SIZE), parents, (*parents, POSE_SIZE), parents)
-    return Parents(*(layer.poses.new_empty(shape) for shape in shapes))
+    return TritonParents(*(layer.poses.new_empty(shape) for shape in shapes))

@@ -1,11 +1,11 @@
-"""EM routing, one iteration per launch: parents are fitted window by window, then children shared out among them."""
+"""EM routing, one iteration per launch: the M-step per window, then the E-step per child position."""
 
 from __future__ import annotations
 
 import triton.language as tl
 
 from robustcaps.capsules.kernels.cuda.jit import compiled, inlined
-from robustcaps.capsules.kernels.cuda.layer import Layer, Parents, Trace
+from robustcaps.capsules.kernels.cuda.layer import TritonLayer, TritonParents, TritonTrace
 from robustcaps.capsules.kernels.cuda.votes import (
     POSE,
     add_votes,
@@ -23,16 +23,16 @@ from robustcaps.capsules.kernels.cuda.votes import (
 )
 from robustcaps.capsules.routing import em
 
-EMPTY = tl.constexpr(em.EMPTY)
-WHOLE = tl.constexpr(em.WHOLE)
-NOWHERE = tl.constexpr(em.NOWHERE)
+SUPPORT_EPS = tl.constexpr(em.SUPPORT_EPS)
+SHARE_EPS = tl.constexpr(em.SHARE_EPS)
+LOG_ZERO = tl.constexpr(em.LOG_ZERO)
 TINY = tl.constexpr(1e-30)
-"""Less than this is nothing: it keeps 0 / 0 from being NaN."""
+"""Lower bound of denominators, so that 0 / 0 is not NaN."""
 
 
 @compiled
 def add_rows(values: tl.tensor, weights: tl.tensor, totals: tl.tensor, length: tl.tensor, BLOCK: tl.constexpr) -> None:
-    """Set totals (n,) to the weighted sums of rows of values (n, length), in an order that no batch size changes."""
+    """Set totals (n,) to weighted row sums of values (n, length), in an order independent of the batch size."""
     n = tl.program_id(0).to(tl.int64)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     for first in range(0, length, BLOCK):
@@ -43,7 +43,7 @@ def add_rows(values: tl.tensor, weights: tl.tensor, totals: tl.tensor, length: t
 
 @compiled
 def find_centres(
-    layer: Layer,
+    layer: TritonLayer,
     centre: tl.tensor,
     SIDE: tl.constexpr,
     SHARED: tl.constexpr,
@@ -61,10 +61,10 @@ def find_centres(
 
 @compiled
 def fit_parents(
-    layer: Layer,
-    trace: Trace,
+    layer: TritonLayer,
+    trace: TritonTrace,
     log_joints: tl.tensor,
-    routed: Parents,
+    routed: TritonParents,
     ACTIVATION: tl.constexpr,
     SIDE: tl.constexpr,
     SHARED: tl.constexpr,
@@ -80,10 +80,12 @@ def fit_parents(
     parent = parent_at(layer, n, p, c)
     centre = load_poses(trace.centre, parent)
     S, mean, scatter = moments(layer, trace, centre, n, p, c, live, SIDE, SHARED, FIRST, CHILDREN, TYPES)
-    share = (1.0 / (S + EMPTY))[:, :, None]
-    pull = EMPTY * share * (centre + mean)  # mu = sum_i r V / (S + EMPTY), a little off the mean
-    mean -= pull
-    variance = (scatter + S[:, :, None] * pull * pull) * share
+    share = (1.0 / (S + SUPPORT_EPS))[:, :, None]
+    shrinkage = (
+        SUPPORT_EPS * share * (centre + mean)
+    )  # mu = sum_i r V / (S + SUPPORT_EPS) is slightly less than the mean
+    mean -= shrinkage
+    variance = (scatter + S[:, :, None] * shrinkage * shrinkage) * share
     logits = parent_logits(layer, trace.scale, n, c, S, variance, ACTIVATION)
     store_poses(trace.mean, parent, mean, live)
     store_poses(trace.variance, parent, variance, live)
@@ -106,8 +108,8 @@ def fit_parents(
 
 @inlined
 def moments(
-    layer: Layer,
-    trace: Trace,
+    layer: TritonLayer,
+    trace: TritonTrace,
     centre: tl.tensor,
     n: tl.tensor,
     p: tl.tensor,
@@ -121,8 +123,8 @@ def moments(
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Return S = sum_i r, the votes' mean relative to the centre, and sum_i r (V - mean)^2.
 
-    Each tile of children is taken around its own mean, and merged (Chan, Golub, LeVeque 1983): as exact as two passes
-    over the window, but votes are formed once.
+    The moments of tiles of children are merged (Chan, Golub, LeVeque 1983): as exact as two passes over the window, but
+    votes are computed once.
     """
     support = tl.full((1, TYPES), 0.0, tl.float32)
     mean = tl.full((1, TYPES, POSE), 0.0, tl.float32)
@@ -145,7 +147,7 @@ def moments(
 
 @inlined
 def parent_logits(
-    layer: Layer,
+    layer: TritonLayer,
     scale: tl.tensor,
     n: tl.tensor,
     c: tl.tensor,
@@ -153,9 +155,9 @@ def parent_logits(
     variance: tl.tensor,
     ACTIVATION: tl.constexpr,
 ) -> tl.tensor:
-    """Return z (1, C), as `routing.parent_logits` does."""
+    """Return z (1, C); see `routing.parent_logits`."""
     if ACTIVATION == "mixture":
-        z = tl.log(S + EMPTY) - tl.log(the_rest(layer, n, S))
+        z = tl.log(S + SUPPORT_EPS) - tl.log(remaining_support(layer, n, S))
     else:
         cost = POSE * tl.load(layer.beta_u + c)[None, :] + log_sigmas(variance, layer.floor)
         if ACTIVATION == "cost":
@@ -165,14 +167,16 @@ def parent_logits(
 
 
 @inlined
-def the_rest(layer: Layer, n: tl.tensor, S: tl.tensor) -> tl.tensor:
-    """Return (1 + WHOLE) sum_k S_k - S_j + EMPTY; what may cancel is subtracted first."""
-    whole = tl.load(layer.whole + n)[:, None]
-    return whole - S + (WHOLE * whole + EMPTY)
+def remaining_support(layer: TritonLayer, n: tl.tensor, S: tl.tensor) -> tl.tensor:
+    """Return (1 + SHARE_EPS) sum_k S_k - S_j + SUPPORT_EPS; subtract first what may cancel."""
+    total = tl.load(layer.total_support + n)[:, None]
+    return total - S + (SHARE_EPS * total + SUPPORT_EPS)
 
 
 @compiled
-def share_out(layer: Layer, R: tl.tensor, FIELD: tl.constexpr, CHILD_TYPES: tl.constexpr, TYPES: tl.constexpr) -> None:
+def normalise_assignments(
+    layer: TritonLayer, R: tl.tensor, FIELD: tl.constexpr, CHILD_TYPES: tl.constexpr, TYPES: tl.constexpr
+) -> None:
     """E-step at one child position: turn log a_j p_ij into R_ij = a_j p_ij / sum_k a_k p_ik.
 
     The sum is over all parents of a child (FIELD), or over those at one position.
@@ -181,17 +185,17 @@ def share_out(layer: Layer, R: tl.tensor, FIELD: tl.constexpr, CHILD_TYPES: tl.c
     b, b_live = up_to(tl.program_id(1) * CHILD_TYPES, layer.child_types, CHILD_TYPES)
     c, c_live = up_to(0, layer.types, TYPES)
     live = b_live[:, None] & c_live[None, :]
-    top = tl.full((CHILD_TYPES,), NOWHERE, tl.float32)
+    top = tl.full((CHILD_TYPES,), LOG_ZERO, tl.float32)
     evidence = tl.full((CHILD_TYPES,), 0.0, tl.float32)
     if FIELD:
         for copy in range(tl.load(layer.copies + q)):
-            log_joint = tl.load(R + pairs_of_child(layer, n, q, copy, b, c), mask=live, other=NOWHERE)
+            log_joint = tl.load(R + pairs_of_child(layer, n, q, copy, b, c), mask=live, other=LOG_ZERO)
             higher = tl.maximum(top, tl.max(log_joint, axis=1))
             evidence = evidence * tl.exp(top - higher) + tl.sum(tl.exp(log_joint - higher[:, None]), axis=1)
             top = higher
     for copy in range(tl.load(layer.copies + q)):
         pair = pairs_of_child(layer, n, q, copy, b, c)
-        log_joint = tl.load(R + pair, mask=live, other=NOWHERE)
+        log_joint = tl.load(R + pair, mask=live, other=LOG_ZERO)
         if not FIELD:
             top = tl.max(log_joint, axis=1)
             evidence = tl.sum(tl.exp(log_joint - top[:, None]), axis=1)
@@ -199,7 +203,9 @@ def share_out(layer: Layer, R: tl.tensor, FIELD: tl.constexpr, CHILD_TYPES: tl.c
 
 
 @inlined
-def pairs_of_child(layer: Layer, n: tl.tensor, q: tl.tensor, copy: tl.tensor, b: tl.tensor, c: tl.tensor) -> tl.tensor:
-    """Return where the children b at position q lie in (n, P, I, C), in the window of their copy: (B, C)."""
-    slot = n * (layer.parents * layer.slots) + tl.load(layer.rivals + q * layer.most_copies + copy)
+def pairs_of_child(
+    layer: TritonLayer, n: tl.tensor, q: tl.tensor, copy: tl.tensor, b: tl.tensor, c: tl.tensor
+) -> tl.tensor:
+    """Return the indices of the children b at position q in (n, P, I, C), in the window of their copy: (B, C)."""
+    slot = n * (layer.parents * layer.slots) + tl.load(layer.rivals + q * layer.max_copies + copy)
     return (slot * layer.child_types + b)[:, None] * layer.types + c[None, :]

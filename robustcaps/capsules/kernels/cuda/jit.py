@@ -1,4 +1,4 @@
-"""How kernels are compiled: by Triton at their first launch; with TRITON_INTERPRET=1 they run in its interpreter."""
+"""Decorators that compile kernels with Triton; with TRITON_INTERPRET=1 they run in its interpreter."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, TypeVar, cast
 import triton
 from triton import knobs
 
-Piece = TypeVar("Piece", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 INTERPRETED = bool(knobs.runtime.interpret)
-"""Whether kernels run in the interpreter, which takes tensors of any device; as it was when they were defined."""
+"""Whether kernels run in the interpreter, which takes tensors of any device; fixed when they are defined."""
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Make a function a kernel, to be launched as `kernel[grid](...)`."""
+    """Compile a kernel, which is launched as `kernel[grid](...)`."""
     return triton.jit(function)
 
 
-def inlined(function: Piece) -> Piece:
-    """Make a function a piece of kernels; just Python to the interpreter, which would wrap each call at great cost."""
-    return function if INTERPRETED else cast("Piece", triton.jit(function))
+def inlined(function: Function) -> Function:
+    """Compile a function into the kernels that call it; plain Python in the interpreter, as wrapped calls are slow."""
+    return function if INTERPRETED else cast("Function", triton.jit(function))

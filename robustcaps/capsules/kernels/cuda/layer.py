@@ -1,4 +1,4 @@
-"""What the kernels work on. Symbols as in `routing.em`."""
+"""Data structures of the kernels. Symbols as in `routing.em`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ POSE_SIZE = 16
 """H: a pose is a 4x4 matrix or a vector."""
 
 
-class Layer(NamedTuple):
+class TritonLayer(NamedTuple):
     """One layer and its children. All tensors are contiguous; indices are int32, the rest float32."""
 
     poses: Tensor
@@ -18,19 +18,19 @@ class Layer(NamedTuple):
     activations: Tensor
     """a (n, Q, B)."""
     transforms: Tensor
-    """W (S, B, C, side, side), or (B, C, side, side) where all slots share it."""
+    """W (S, B, C, side, side), or (B, C, side, side) if all slots share it."""
     offsets: Tensor
     """(S, H), added to the votes of a slot."""
     windows: Tensor
     """(P, S): the child position in each slot."""
     rivals: Tensor
-    """(Q, M): the slots p*S+s that show a child position, then padding."""
+    """(Q, M): the slots p*S+s that contain a child position, padded."""
     copies: Tensor
-    """(Q,): how many slots show a child position."""
+    """(Q,): the number of slots that contain a child position."""
     uniform: Tensor
-    """R at the start (Q,): 1 / (number of parents that compete for a child)."""
-    whole: Tensor
-    """sum_j S_j over the layer (n,): as R sums to 1, the activation of its children. Only `mixture` reads it."""
+    """Initial R (Q,): 1 / (number of parents that compete for a child)."""
+    total_support: Tensor
+    """sum_j S_j over the layer (n,), the total activation of its children. Only `mixture` reads it."""
     beta_a: Tensor
     """(C,)."""
     beta_u: Tensor
@@ -38,7 +38,7 @@ class Layer(NamedTuple):
     samples: int
     positions: int
     """Q."""
-    most_copies: int
+    max_copies: int
     """M."""
     child_types: int
     """B."""
@@ -55,15 +55,15 @@ class Layer(NamedTuple):
     floor: float
 
 
-class Trace(NamedTuple):
-    """What routing leaves behind for the backward pass: of all iterations (T, ...), or of the one at hand (...)."""
+class TritonTrace(NamedTuple):
+    """Intermediate results for the backward pass: of all iterations (T, ...), or of a single one (...)."""
 
     assignments: Tensor
     """R of all iterations but the first (T-1, n, P, I, C)."""
     centre: Tensor
-    """V_0 (n, P, C, H), the first child's votes: what votes and means are relative to. No iteration changes it."""
+    """V_0 (n, P, C, H), the first child's votes, to which votes and means are relative in all iterations."""
     mean: Tensor
-    """mu - V_0 (T, n, P, C, H): near 0 where votes agree, so that no digits are lost however far out they agree."""
+    """mu - V_0 (T, n, P, C, H): near 0 if votes agree, so that no precision is lost if they agree far from 0."""
     variance: Tensor
     """sigma^2 without the floor (T, n, P, C, H)."""
     support: Tensor
@@ -74,7 +74,7 @@ class Trace(NamedTuple):
     """lambda (T,)."""
 
 
-class Parents(NamedTuple):
+class TritonParents(NamedTuple):
     """The routed parents, laid out as in `Routed`, or the loss's gradients by them."""
 
     poses: Tensor
@@ -87,8 +87,8 @@ class Parents(NamedTuple):
     """(n, P, C)."""
 
 
-class Pulls(NamedTuple):
-    """The gradients of what routing computes on its way: of all iterations (T, ...), or of the one at hand (...)."""
+class TritonGradients(NamedTuple):
+    """Gradients of the intermediate results: of all iterations (T, ...), or of a single one (...)."""
 
     assignments: Tensor
     """g_r of each iteration, then g_L of the log a_j p_ij that its R came from (T, n, P, I, C)."""
@@ -97,8 +97,8 @@ class Pulls(NamedTuple):
     variance: Tensor
     """g_var (T, n, P, C, H)."""
     beta_a: Tensor
-    """Of each parent's own price (n, P, C), added up over the iterations."""
+    """Of beta_a, per parent (n, P, C), summed over the iterations."""
     beta_u: Tensor
-    """The same."""
-    whole: Tensor
-    """Of `Layer.whole`, by way of each parent (n, P, C), added up over the iterations."""
+    """Of beta_u, per parent (n, P, C), summed over the iterations."""
+    total_support: Tensor
+    """Of `TritonLayer.total_support`, per parent (n, P, C), summed over the iterations."""

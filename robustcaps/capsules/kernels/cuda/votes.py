@@ -1,9 +1,9 @@
-"""What the kernels share: where things lie, and the votes, formed again from poses and transforms wherever needed.
+"""Indexing and vote computation shared by the kernels; votes are recomputed from poses and transforms.
 
 A tile holds E children, each by its sample n, a parent position p and its place i in that window, and C types c of
-parents. n and p are (E,) or, where all share them, (1,); values of parents are (E or 1, C) or (E or 1, C, H).
-Indices beyond an end are set to the last: loads need no masks, only weights and stores do.
-n has 64 bits, as a batch may have more than 2^31 assignments; it is never divided, which is slow and takes registers.
+parents. n and p are (E,) or, if all share them, (1,); values of parents are (E or 1, C) or (E or 1, C, H).
+Out-of-range indices are clamped, so that loads need no masks, only weights and stores do.
+n has 64 bits, because a batch may have more than 2^31 assignments; it is never divided, which would be slow.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import triton.language as tl
 
 from robustcaps.capsules.kernels.cuda.jit import inlined
-from robustcaps.capsules.kernels.cuda.layer import POSE_SIZE, Layer
+from robustcaps.capsules.kernels.cuda.layer import POSE_SIZE, TritonLayer
 
 POSE = tl.constexpr(POSE_SIZE)
 
 
 @inlined
 def up_to(first: tl.tensor, end: tl.tensor, LENGTH: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
-    """Return the indices first, first+1, ... (LENGTH,) below the end, and which of them are real."""
+    """Return the indices first, first+1, ... (LENGTH,), clamped below the end, and which of them are valid."""
     index = first + tl.arange(0, LENGTH)
     return tl.minimum(index, end - 1), index < end
 
@@ -36,26 +36,26 @@ def as_tile(x: tl.tensor) -> tl.tensor:
 
 
 @inlined
-def position_at(layer: Layer, p: tl.tensor, i: tl.tensor) -> tl.tensor:
+def position_at(layer: TritonLayer, p: tl.tensor, i: tl.tensor) -> tl.tensor:
     """Return the child position q of child i of window p."""
     return tl.load(layer.windows + p * layer.slots + i // layer.child_types)
 
 
 @inlined
-def child_at(layer: Layer, n: tl.tensor, p: tl.tensor, i: tl.tensor) -> tl.tensor:
-    """Return where child i of window p lies in (n, Q, B)."""
+def child_at(layer: TritonLayer, n: tl.tensor, p: tl.tensor, i: tl.tensor) -> tl.tensor:
+    """Return the index of child i of window p in (n, Q, B)."""
     return (n * layer.positions + position_at(layer, p, i)) * layer.child_types + i % layer.child_types
 
 
 @inlined
-def parent_at(layer: Layer, n: tl.tensor, p: tl.tensor, c: tl.tensor) -> tl.tensor:
-    """Return where parents lie in (n, P, C), as (E or 1, C)."""
+def parent_at(layer: TritonLayer, n: tl.tensor, p: tl.tensor, c: tl.tensor) -> tl.tensor:
+    """Return the indices of parents in (n, P, C), as (E or 1, C)."""
     return (n * layer.parents + p)[:, None] * layer.types + c[None, :]
 
 
 @inlined
-def pair_at(layer: Layer, n: tl.tensor, p: tl.tensor, i: tl.tensor, c: tl.tensor) -> tl.tensor:
-    """Return where pairs of a child and a parent lie in (n, P, I, C), as (E, C)."""
+def pair_at(layer: TritonLayer, n: tl.tensor, p: tl.tensor, i: tl.tensor, c: tl.tensor) -> tl.tensor:
+    """Return the indices of pairs of child and parent in (n, P, I, C), as (E, C)."""
     return ((n * layer.parents + p) * layer.children + i)[:, None] * layer.types + c[None, :]
 
 
@@ -67,27 +67,29 @@ def load_poses(values: tl.tensor, parent: tl.tensor) -> tl.tensor:
 
 @inlined
 def store_poses(values: tl.tensor, parent: tl.tensor, x: tl.tensor, live: tl.tensor) -> None:
-    """Set the H values of each parent that is real."""
+    """Set the H values of each valid parent."""
     tl.store(values + parent[:, :, None] * POSE + tl.arange(0, POSE)[None, None, :], x, mask=live[:, :, None])
 
 
 @inlined
-def transforms_at(layer: Layer, i: tl.tensor, c: tl.tensor, SIDE: tl.constexpr, SHARED: tl.constexpr) -> tl.tensor:
-    """Return where the transforms of pairs lie, as (E, C, 1)."""
+def transforms_at(
+    layer: TritonLayer, i: tl.tensor, c: tl.tensor, SIDE: tl.constexpr, SHARED: tl.constexpr
+) -> tl.tensor:
+    """Return the indices of the transforms of pairs, as (E, C, 1)."""
     which = i % layer.child_types if SHARED else i
     return (which[:, None] * layer.types + c[None, :])[:, :, None] * (SIDE * SIDE)
 
 
 @inlined
-def offsets_at(layer: Layer, i: tl.tensor) -> tl.tensor:
-    """Return what is added to the votes of children, (E, 1, H)."""
+def offsets_at(layer: TritonLayer, i: tl.tensor) -> tl.tensor:
+    """Return the offsets of the votes of children, (E, 1, H)."""
     slot = (i // layer.child_types)[:, None, None]
     return tl.load(layer.offsets + slot * POSE + tl.arange(0, POSE)[None, None, :])
 
 
 @inlined
 def add_votes(
-    layer: Layer,
+    layer: TritonLayer,
     start: tl.tensor,
     n: tl.tensor,
     p: tl.tensor,
@@ -108,7 +110,7 @@ def add_votes(
 
 @inlined
 def relative_votes(
-    layer: Layer,
+    layer: TritonLayer,
     centre: tl.tensor,
     n: tl.tensor,
     p: tl.tensor,
@@ -117,13 +119,13 @@ def relative_votes(
     SIDE: tl.constexpr,
     SHARED: tl.constexpr,
 ) -> tl.tensor:
-    """Return V_ij - V_0 (E, C, H). V_0 goes first into the sum: what is large in both cancels before it is rounded."""
+    """Return V_ij - V_0 (E, C, H). V_0 is subtracted first, so that large common parts cancel before rounding."""
     return add_votes(layer, offsets_at(layer, i) - centre, n, p, i, c, SIDE, SHARED)
 
 
 @inlined
 def assigned(
-    layer: Layer,
+    layer: TritonLayer,
     assignments: tl.tensor,
     n: tl.tensor,
     p: tl.tensor,
@@ -132,7 +134,7 @@ def assigned(
     live: tl.tensor,
     FIRST: tl.constexpr,
 ) -> tl.tensor:
-    """Return r_ij = R_ij a_i (E, C); 0 where a pair is not real."""
+    """Return r_ij = R_ij a_i (E, C); 0 for invalid pairs."""
     a = tl.load(layer.activations + child_at(layer, n, p, i))[:, None]
     if FIRST:
         R = tl.where(live, tl.load(layer.uniform + position_at(layer, p, i))[:, None], 0.0)

@@ -15,7 +15,7 @@ from robustcaps.data.toys.shapes import animals, cars, humans, planes, trucks
 INSTANCES_PER_CATEGORY = 10
 
 _CAR_SIZE = 0.74
-"""Beside trucks cars are small; without this, unseen ones are too often taken for each other."""
+"""Cars are smaller than trucks; at equal size, unseen instances are confused too often."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Figure:
 
     @property
     def height(self) -> float:
-        """How high the figure is."""
+        """Height of the figure."""
         return max(float(part.centre[2] + part.reach()[2]) for part in self.parts)
 
 

@@ -83,8 +83,8 @@ def tanker() -> Parts:
 
 
 def fire_engine() -> Parts:
-    """A fire engine with a turntable ladder on its roof."""
-    ladder = [
+    """A fire engine with a turntable and an aerial boom on its roof."""
+    boom = [
         *mirrored(box((0.0, 0.13, 0.0), (2.1, 0.05, 0.09))),
         *(box((-0.9 + 0.3 * step, 0.0, 0.0), (0.06, 0.26, 0.05)) for step in range(7)),
     ]
@@ -93,7 +93,7 @@ def fire_engine() -> Parts:
         *_flat_cab(1.15, length=0.62, top=0.98),
         box((-0.32, 0.0, 0.6), (1.62, 0.84, 0.6)),
         rod((-0.85, 0.0, 0.9), (-0.85, 0.0, 1.06), 0.24),
-        *moved(ladder, (0.12, 0.0, 1.28), pitch=10),
+        *moved(boom, (0.12, 0.0, 1.28), pitch=10),
         *mirrored(rod((0.86, 0.22, 0.98), (0.86, 0.22, 1.1), 0.09)),
         *_wheels(0.82, -0.7),
     ]

@@ -1,4 +1,4 @@
-"""Which backend routes: the definition in PyTorch, or a kernel where one fits."""
+"""Selection of the routing backend: a fused kernel where one is applicable, else the definition in PyTorch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Backend = Literal["auto", "torch", "numba", "triton"]
 
 
-class Fused(NamedTuple):
-    """A fused kernel: which tensors it is for, and what it takes to have it."""
+class KernelBackend(NamedTuple):
+    """A fused kernel: the device of its tensors, its module, and how to install its library."""
 
     device: str
     module: str
@@ -28,8 +28,8 @@ class Fused(NamedTuple):
 
 
 KERNELS = {
-    "numba": Fused("cpu", "robustcaps.capsules.kernels.cpu.em", "pip install 'robustcaps[fast]'"),
-    "triton": Fused(
+    "numba": KernelBackend("cpu", "robustcaps.capsules.kernels.cpu.em", "pip install 'robustcaps[fast]'"),
+    "triton": KernelBackend(
         "cuda", "robustcaps.capsules.kernels.cuda.em", "3.4 or newer, on Linux: pip install 'robustcaps[gpu]'"
     ),
 }
@@ -38,21 +38,21 @@ KERNELS = {
 def fused_em_routing(
     backend: Backend, wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Tensor | None]
 ) -> Callable[..., Any] | None:
-    """Return the kernel for these inputs, or None where PyTorch is to route.
+    """Return the kernel for these inputs, or None for the definition in PyTorch.
 
-    'auto' takes the kernel for their device where it can, 'numba' (CPU) and 'triton' (CUDA) insist on theirs.
+    'auto' uses the kernel of the inputs' device if it is applicable; 'numba' (CPU) and 'triton' (CUDA) require theirs.
     `learned`: poses, activations, transforms, beta_a, beta_u; `fixed`: inverse_temperature, offsets.
     """
     if backend == "torch":
         return None
-    library = _library_for(learned[0].device) if backend == "auto" else backend
+    library = _find_library(learned[0].device) if backend == "auto" else backend
     if library is None:
         return None
     if library not in KERNELS:
         raise UserError(
             f"em_routing: unknown backend '{library}'. {did_you_mean(library, ('auto', 'torch', *KERNELS))}"
         )
-    obstacle = _obstacle(library, wiring, learned, fixed)
+    obstacle = _find_obstacle(library, wiring, learned, fixed)
     kernel = None if obstacle else _load_kernel(library)
     if backend != "auto" and kernel is None:
         reason = obstacle or f"{library} is not installed ({KERNELS[library].install})"
@@ -60,41 +60,43 @@ def fused_em_routing(
     return kernel
 
 
-def _library_for(device: torch.device) -> str | None:
-    """Return the library whose kernel is made for a device."""
+def _find_library(device: torch.device) -> str | None:
+    """Return the library whose kernel runs on a device."""
     return next((library for library, kernel in KERNELS.items() if kernel.device == device.type), None)
 
 
-def _obstacle(library: str, wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Tensor | None]) -> str | None:
-    """Return why the kernel cannot work on these inputs, if so."""
+def _find_obstacle(
+    library: str, wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Tensor | None]
+) -> str | None:
+    """Return why the kernel cannot handle these inputs, or None."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        return "PyTorch is compiling, and cannot see into it"
+        return "PyTorch is compiling and cannot trace it"
     if any(x is not None and x.requires_grad for x in fixed):
         return "it has no gradient for offsets and inverse_temperature"
     floats = [x for x in (*learned, *fixed) if x is not None]
     device = KERNELS[library].device
     for x in floats:
-        if x.dtype != torch.float32 or not (x.device.type == device or (library == "triton" and _interpreted())):
-            return f"it works on float32 on {device}, not on {x.dtype} on {x.device}"
+        if x.dtype != torch.float32 or not (x.device.type == device or (library == "triton" and _is_interpreted())):
+            return f"it takes float32 tensors on {device}, not {x.dtype} on {x.device}"
     if len({x.device for x in (*floats, wiring.windows, wiring.rivals)}) > 1:
-        return "it works on one device, and inputs or wiring are on another"
-    if not _fits(wiring, learned, fixed):
-        return "it takes poses of 16, 4x4 or 16x16 transforms, and shapes exactly as documented"
+        return "inputs and wiring must be on the same device"
+    if not _shapes_match(wiring, learned, fixed):
+        return "it takes poses of size 16, 4x4 or 16x16 transforms, and shapes exactly as documented"
     return None
 
 
-def _interpreted() -> bool:
-    """Tell whether Triton's interpreter runs the kernels (TRITON_INTERPRET=1), which takes tensors of any device."""
+def _is_interpreted() -> bool:
+    """Return whether Triton's interpreter runs the kernels (TRITON_INTERPRET=1), which takes tensors of any device."""
     try:
         return bool(importlib.import_module("robustcaps.capsules.kernels.cuda.jit").INTERPRETED)
     except ImportError:
         return False
 
 
-def _fits(wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Tensor | None]) -> bool:
-    """Tell whether all shapes fit together: the kernels themselves look at none of them.
+def _shapes_match(wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Tensor | None]) -> bool:
+    """Return whether all shapes match, because the kernels themselves check none of them.
 
-    Where windows point is looked at on a CPU only, as reading it from a GPU would wait for all that is under way there.
+    The range of the windows is only checked on a CPU; reading it from a GPU would synchronise.
     """
     poses, _, transforms, *_ = learned
     if poses.ndim != 4 or transforms.ndim not in {4, 5}:
@@ -122,12 +124,13 @@ def _fits(wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Tensor | No
 
 @functools.cache
 def _load_kernel(library: str) -> Callable[..., Any] | None:
-    """Import the kernel; without its library, say once what that costs."""
+    """Import the kernel; without its library, warn once and return None."""
     try:
         module = importlib.import_module(KERNELS[library].module)
     except ImportError:
         warnings.warn(
-            f"EM routing runs in PyTorch, many times slower: {library} is not installed ({KERNELS[library].install}).",
+            f"{library} is not installed, so EM routing falls back to PyTorch, which is many times slower "
+            f"({KERNELS[library].install}).",
             RuntimeWarning,
             stacklevel=4,
         )
