@@ -1,4 +1,4 @@
-"""The model zoo, one file per family; importing this package registers them."""
+"""The model zoo, one module per family; importing this package registers the models."""
 
 from robustcaps.models import cnn, matrix_capsnet, vector_capsnet
 

@@ -1,4 +1,4 @@
-"""What a zoo model is: raw images in, unsaturated logits out, and the paper's own scores and training loss."""
+"""Base classes of the zoo's models: raw images in, unsaturated logits out, plus class scores and a training loss."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Everything one forward pass of a zoo model tells about its images."""
+class ClassifierOutput:
+    """Everything that one forward pass of a zoo model computes about its images."""
 
     logits: Tensor
-    """(n, classes), unsaturated: what attacks and predictions use."""
+    """(n, classes), unsaturated: used by attacks and predictions."""
     scores: Tensor
     """(n, classes) in [0,1]: probabilities, capsule lengths or activations, as the paper defines them."""
     poses: Tensor | None = None
-    """(n, classes, pose): the class capsules, where there are any."""
+    """(n, classes, pose): the class capsules, if the model has any."""
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a zoo model is trained unless the user says otherwise: Adam, warm-up, then a cosine down to `final_lr`."""
+class TrainingRecipe:
+    """Default hyperparameters of a model's training: Adam, linear warm-up, then cosine decay to `final_lr`."""
 
     epochs: int
     batch_size: int
     lr: float
     warmup_steps: int = 200
     final_lr: float = 0.02
-    """As a fraction of `lr`."""
+    """Final learning rate, as a fraction of `lr`."""
     clip: float | None = None
-    """Largest gradient norm; None clips nothing."""
+    """Maximum gradient norm; None disables clipping."""
     weight_decay: float = 0.0
 
 
 class Classifier(nn.Module, ABC):
-    """Base of the zoo. `forward` gives logits; `read` everything; `training_loss` what the model is trained on."""
+    """Base class of zoo models; subclasses implement `classify` and `training_loss`."""
 
-    recipe: ClassVar[Recipe]
-    learns_several: ClassVar[bool] = False
-    """Whether `training_loss` also takes labels (n, objects) of images that show several objects at once."""
+    recipe: ClassVar[TrainingRecipe]
+    supports_multi_label: ClassVar[bool] = False
+    """Whether `training_loss` also accepts labels (n, objects) of images that show several objects."""
 
     def __init__(self, *, classes: int, channels: int, size: int) -> None:
         super().__init__()
@@ -50,36 +50,36 @@ class Classifier(nn.Module, ABC):
         self.size = size
 
     @abstractmethod
-    def read(self, images: Tensor) -> Reading:
-        """Run the network once and return logits, scores and poses."""
+    def classify(self, images: Tensor) -> ClassifierOutput:
+        """Return logits, scores and class poses of raw images in [0,1] from one forward pass."""
 
-    def vital_signs(self, images: Tensor) -> dict[str, float]:  # noqa: ARG002
-        """Return numbers to watch while training, measured on images in eval mode; none unless a model has some."""
+    def health_metrics(self, images: Tensor) -> dict[str, float]:  # noqa: ARG002
+        """Return metrics to log after every epoch, computed on images in eval mode; none by default."""
         return {}
 
     @abstractmethod
     def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:
-        """Return the loss of each sample (n,); `progress` in [0,1] moves schedules such as the spread margin."""
+        """Return the loss of each sample (n,); `progress` in [0,1] drives schedules such as the spread margin."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (n, classes) of raw images in [0,1]."""
-        return self.read(images).logits
+        return self.classify(images).logits
 
     def scores(self, images: Tensor) -> Tensor:
         """Return the paper's class scores (n, classes) in [0,1]."""
-        return self.read(images).scores
+        return self.classify(images).scores
 
 
 class CapsuleClassifier(Classifier):
-    """A classifier whose last layer routes: it can also show the votes that are routed."""
+    """A classifier whose class capsules are routed, and whose votes can be inspected."""
 
     @abstractmethod
     def votes(self, images: Tensor) -> Tensor:
-        """Return what every child capsule predicts for every class capsule (n, classes, children, pose)."""
+        """Return every child capsule's prediction of every class capsule (n, classes, children, pose)."""
 
     @abstractmethod
     def vote_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the classes' logits as all votes weigh the same, and the routed ones without gradient, from one pass.
+        """Return the class logits of uniformly weighted votes, and the routed ones without gradient, from one pass.
 
-        (n, classes) each: gradients through the first bypass the routing of the class capsules (Gu et al. 2021).
+        (n, classes) each: gradients of the first bypass the routing of the class capsules (Gu et al. 2021).
         """

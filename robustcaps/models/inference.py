@@ -1,4 +1,4 @@
-"""Asking a model for answers: eval mode, its device, predicted classes."""
+"""Inference with any model: eval mode, device and predicted classes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def inference(model: nn.Module, images: Tensor) -> Iterator[Tensor]:
-    """Yield the images on the model's device; inside, the model is in eval mode and no gradient is kept."""
-    _check_fit(model, images)
+    """Yield the images on the model's device, with the model in eval mode and gradients disabled."""
+    _check_shape(model, images)
     with eval_mode(model), torch.no_grad():
         yield images.to(device_of(model))
 
@@ -48,9 +48,9 @@ def predict(logits: Tensor) -> Tensor:
     return torch.where(torch.isfinite(logits).all(1), logits.argmax(1), NO_ANSWER)
 
 
-def _check_fit(model: nn.Module, images: Tensor) -> None:
+def _check_shape(model: nn.Module, images: Tensor) -> None:
     if images.ndim != 4 or len(images) == 0:
-        raise UserError(f"images must be (n, channels, height, width), at least one, not {tuple(images.shape)}.")
+        raise UserError(f"images must have shape (n, channels, height, width) with n >= 1, not {tuple(images.shape)}.")
     if isinstance(model, Classifier) and images.shape[1:] != (model.channels, model.size, model.size):
-        built = (model.channels, model.size, model.size)
-        raise UserError(f"the model was built for images of {built}; these are {tuple(images.shape[1:])}.")
+        expected = (model.channels, model.size, model.size)
+        raise UserError(f"the model expects images of shape {expected}, not {tuple(images.shape[1:])}.")

@@ -1,4 +1,4 @@
-"""Normalisation inside the models, so that everything outside sees raw images in [0,1]."""
+"""Image normalisation as the first layer of a model, so that models take raw images in [0,1]."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Normalise = Annotated[
 ]
 
 VARIANCE_FLOOR = 1e-5
-"""Far below the variance of a real image (0.01 to 0.1); keeps output and gradient of a constant one finite."""
+"""Far below the variance of real images (0.01 to 0.1); keeps outputs and gradients of constant images finite."""
 BRIGHTNESS = 0.25
-"""Largest random shift in training, in standard deviations of the image."""
+"""Maximum random shift in training, in standard deviations of the image."""
 CONTRAST = 0.25
-"""Largest random change of scale in training."""
+"""Maximum random relative change of scale in training."""
 
 
 class Standardise(nn.Module):
-    """Each image to zero mean and unit variance; in training also a random contrast (scale) and brightness (shift)."""
+    """Standardise each image to zero mean and unit variance; in training mode with random contrast and brightness."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the standardised images; randomness in training comes from torch's own generator, as in dropout."""
+        """Return the standardised images; like dropout, the jitter draws from torch's global generator."""
         variance, mean = torch.var_mean(images, dim=(1, 2, 3), keepdim=True, correction=0)
         standard = (images - mean) * torch.rsqrt(variance + VARIANCE_FLOOR)
         if not self.training:
@@ -36,5 +36,5 @@ class Standardise(nn.Module):
 
 
 def build_normaliser(normalise: Normalise) -> nn.Module:
-    """Return the module that a model puts before its first layer."""
+    """Return the normalisation layer."""
     return Standardise() if normalise == "image" else nn.Identity()

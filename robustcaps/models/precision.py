@@ -1,4 +1,4 @@
-"""How networks are computed: as they are written, compiled as a whole, or in bfloat16 where that does no harm."""
+"""Compiled and mixed-precision (bfloat16) execution of models."""
 
 from __future__ import annotations
 
@@ -16,85 +16,83 @@ import torch
 from torch import Tensor, nn
 
 from robustcaps.errors import UserError
-from robustcaps.models.base import Classifier, Reading
+from robustcaps.models.base import Classifier, ClassifierOutput
 
-ATTACKED = ("forward", "read", "votes", "training_loss")
-"""What attacks ask of a zoo model."""
-TRAINED = ("training_loss",)
-"""What training asks of it; accuracies are measured on the network as it is written."""
+ATTACK_METHODS = ("forward", "classify", "votes", "training_loss")
+"""Methods of a zoo model that attacks call."""
+TRAINING_METHODS = ("training_loss",)
+"""Methods that training calls; accuracies are measured in float32, without compilation."""
 
-VARIANTS = 256
-"""So many compiled forms of one method are kept: every network of a class has its own, with gradient and without."""
+MAX_COMPILED_VARIANTS = 256
+"""Compiled variants kept per method: one for each model of a class, with and without gradients."""
 
 Method = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Precision:
-    """Switches that change how results are rounded: those that are on belong to the settings of what is computed."""
+    """Execution switches that change rounding, and therefore belong to the settings of a result."""
 
     compile: bool = False
     autocast: bool = False
 
     @property
-    def switched_on(self) -> dict[str, bool]:
+    def enabled(self) -> dict[str, bool]:
         """The switches that are on."""
         return {name: on for name, on in asdict(self).items() if on}
 
     def check(self, device: torch.device) -> None:
-        """Refuse to compile for a CPU without the C++ compiler that PyTorch would look for."""
+        """Raise `UserError` if compiling for a CPU without the C++ compiler that PyTorch needs."""
         compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
         if self.compile and device.type == "cpu" and shutil.which(compiler) is None:
-            raise UserError(
-                f"--compile: on a CPU it needs a C++ compiler, and there is no '{compiler}' (CXX names one)."
-            )
+            raise UserError(f"--compile: needs a C++ compiler on a CPU, but there is no '{compiler}' (set CXX).")
 
-    def prepare(self, model: nn.Module, *, name: str, methods: tuple[str, ...] = ATTACKED) -> nn.Module:
-        """Return the same model, whose methods (of a plain module: `forward`) are from now on computed like this.
+    def apply(self, model: nn.Module, *, name: str, methods: tuple[str, ...] = ATTACK_METHODS) -> nn.Module:
+        """Make a model's methods (of a plain module: `forward`) run compiled or in bfloat16; return the same model.
 
-        It becomes an instance of a subclass of its own class, so that nothing else about it changes.
+        The methods are overridden on the instance, so that its class and `isinstance` checks stay the same. They are
+        bound methods, which `copy.deepcopy` binds to the copy.
         """
-        if not self.switched_on:
+        if not self.enabled:
             return model
-        kind = type(model)
-        asked = methods if isinstance(model, Classifier) else ("forward",)
-        body = {method: self._carry(getattr(kind, method), name) for method in asked if hasattr(kind, method)}
-        words = {"__module__": kind.__module__, "__doc__": kind.__doc__}
-        model.__class__ = types.new_class(kind.__name__, (kind,), exec_body=lambda space: space.update(words | body))
+        for method in methods if isinstance(model, Classifier) else ("forward",):
+            original = getattr(type(model), method, None)
+            if original is not None:
+                setattr(model, method, types.MethodType(self._transform(original, name), model))
         return model
 
-    def try_out(self, model: nn.Module, images: Tensor, *, name: str) -> None:
-        """Compile a prepared model, forward and backward, if it is to be; say so if it cannot be."""
+    def warm_up(self, model: nn.Module, images: Tensor, *, name: str) -> None:
+        """Compile a model's forward and backward pass now, if enabled; raise `UserError` if that is impossible."""
         if self.compile:
-            with torch.enable_grad(), _naming(name):
+            with torch.enable_grad(), _rename_compile_errors(name):
                 images = images.detach().clone().requires_grad_()
                 torch.autograd.grad(model(images).sum(), images)
 
-    def _carry(self, method: Method, name: str) -> Method:
-        method = _in_bfloat16(method) if self.autocast else method
-        return _compiled(method, name) if self.compile else method
+    def _transform(self, method: Method, name: str) -> Method:
+        method = _autocast_method(method) if self.autocast else method
+        return _compile_method(method, name) if self.compile else method
 
 
-def _in_bfloat16(method: Method) -> Method:
-    """Let PyTorch take bfloat16 where it thinks fit (convolutions, matrix products); what comes out is float32."""
+def _autocast_method(method: Method) -> Method:
+    """Run a method under bfloat16 autocast (convolutions, matrix products); its results are float32."""
 
     @functools.wraps(method)
-    def run(model: nn.Module, images: Tensor, *rest: Any, **options: Any) -> Any:
+    def run(model: nn.Module, images: Tensor, *args: Any, **options: Any) -> Any:
         with torch.autocast(images.device.type, dtype=torch.bfloat16):
-            return _in_float32(method(model, images, *rest, **options))
+            return _to_float32(method(model, images, *args, **options))
 
     return run
 
 
-def _in_float32(found: Any) -> Any:
-    if isinstance(found, Reading):
-        return Reading(_in_float32(found.logits), _in_float32(found.scores), _in_float32(found.poses))
-    return found.float() if isinstance(found, Tensor) else found
+def _to_float32(result: Any) -> Any:
+    if isinstance(result, ClassifierOutput):
+        return ClassifierOutput(_to_float32(result.logits), _to_float32(result.scores), _to_float32(result.poses))
+    return result.float() if isinstance(result, Tensor) else result
 
 
-def _compiled(method: Method, name: str) -> Method:
-    """Compile a method at its first call, for batches of any size; one that calls another becomes one graph with it."""
-    from torch._dynamo import config  # noqa: PLC0415  a second that only those who compile should wait
+def _compile_method(method: Method, name: str) -> Method:
+    """Compile a method at its first call, for any batch size; nested compiled methods become part of one graph."""
+    from torch._dynamo import config  # noqa: PLC0415  takes a second to import
 
     compiled = torch.compile(method, fullgraph=True, dynamic=True)
 
@@ -102,19 +100,19 @@ def _compiled(method: Method, name: str) -> Method:
     def run(*args: Any, **options: Any) -> Any:
         if torch.compiler.is_compiling():
             return method(*args, **options)
-        with _naming(name), config.patch(cache_size_limit=VARIANTS):
+        with _rename_compile_errors(name), config.patch(cache_size_limit=MAX_COMPILED_VARIANTS):
             return compiled(*args, **options)
 
     return run
 
 
 @contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Say in one line which model does not compile."""
+def _rename_compile_errors(model_name: str) -> Iterator[None]:
+    """Turn compilation errors into a one-line `UserError` that names the model."""
     from torch._dynamo.exc import TorchDynamoException  # noqa: PLC0415
 
     try:
         yield
     except TorchDynamoException as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UserError(f"--compile: model '{name}' cannot be compiled as a whole: {reason}") from error
+        raise UserError(f"--compile: model '{model_name}' cannot be compiled into one graph: {reason}") from error

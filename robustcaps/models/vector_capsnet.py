@@ -13,7 +13,7 @@ from robustcaps.capsules.layers import DynamicRules, VectorCapsules, VectorPrima
 from robustcaps.capsules.losses import margin_loss, present_classes
 from robustcaps.capsules.routing import Update, dynamic_routing, length_logit, squash, squashed_length
 from robustcaps.errors import UserError
-from robustcaps.models.base import CapsuleClassifier, Reading, Recipe
+from robustcaps.models.base import CapsuleClassifier, ClassifierOutput, TrainingRecipe
 from robustcaps.models.normalise import Normalise, build_normaliser
 from robustcaps.registry import MODELS
 
@@ -24,9 +24,9 @@ Transforms = Annotated[
 ]
 Reconstruction = Annotated[float, Field(ge=0, description="weight of the summed squared reconstruction error")]
 
-WHOLE = 8
-"""Small batches are rounded differently by the CPU's convolutions and batched matrix products; filled up to multiples
-of this, no sample's result depends on how many others are with it."""
+BATCH_MULTIPLE = 8
+"""Batches are padded to a multiple of this: convolutions and batched matrix products on a CPU round small batches
+differently, and a sample's result must not depend on the size of its batch."""
 
 CHILD_POSE = 8
 CLASS_POSE = 16
@@ -34,7 +34,7 @@ CLASS_POSE = 16
 
 @dataclass(frozen=True)
 class Architecture:
-    """The sizes of a vector capsule network."""
+    """Layer sizes of a vector capsule network."""
 
     filters: int
     kernel: int
@@ -44,20 +44,16 @@ class Architecture:
     decoder: tuple[int, int]
 
     def grid(self, size: int) -> int:
-        """Return the side of the grid of primary capsules; below 1 the image is too small."""
+        """Return the height and width of the grid of primary capsules; less than 1 if the image is too small."""
         features = (size - self.kernel) // self.stride + 1
         return (features - self.primary_kernel) // 2 + 1
-
-
-FULL = Architecture(filters=256, kernel=9, stride=1, types=32, primary_kernel=9, decoder=(512, 1024))
-SMALL = Architecture(filters=64, kernel=9, stride=2, types=8, primary_kernel=5, decoder=(64, 128))
 
 
 class VectorCapsNet(CapsuleClassifier):
     """Convolution, primary capsules, one capsule per class whose length is the class's score, and a decoder."""
 
-    recipe: ClassVar[Recipe] = Recipe(epochs=15, batch_size=64, lr=3e-3)
-    learns_several: ClassVar[bool] = True
+    recipe: ClassVar[TrainingRecipe] = TrainingRecipe(epochs=15, batch_size=64, lr=3e-3)
+    supports_multi_label: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -73,7 +69,7 @@ class VectorCapsNet(CapsuleClassifier):
         super().__init__(classes=classes, channels=channels, size=size)
         grid = architecture.grid(size)
         if grid < 1:
-            raise UserError(f"vector-capsnet: images of {size}x{size} are too small for its two convolutions.")
+            raise UserError(f"vector-capsnet: images of {size}x{size} are too small for the two convolutions.")
         self.reconstruction = reconstruction
         self.stem = nn.Sequential(
             build_normaliser(normalise),
@@ -104,18 +100,18 @@ class VectorCapsNet(CapsuleClassifier):
             nn.Sigmoid(),
         )
 
-    def read(self, images: Tensor) -> Reading:
+    def classify(self, images: Tensor) -> ClassifierOutput:
         """Return log |s_k|^2, the lengths |v_k| and the class capsules v."""
         s = self._class_capsules(images)
-        return Reading(logits=length_logit(s), scores=squashed_length(s), poses=squash(s))
+        return ClassifierOutput(logits=length_logit(s), scores=squashed_length(s), poses=squash(s))
 
     def votes(self, images: Tensor) -> Tensor:
         """Return the prediction vectors of the class capsules (n, classes, children, 16)."""
         return self.class_capsules.votes(self.primary(self.stem(images)))
 
     def vote_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log |v_j| of v_j = squash(mean_i u_hat_{j|i}), whose softmax is |v_j| / sum_k |v_k|, and `read`'s."""
-        votes = self.votes(_filled(images))[: len(images)]
+        """Return log |v_j| of v_j = squash(mean_i u_hat_{j|i}), with softmax |v_j| / sum_k |v_k|, and `classify`'s."""
+        votes = self.votes(_pad_batch(images))[: len(images)]
         rules = self.class_capsules.rules
         s = dynamic_routing(votes.detach(), iterations=rules.iterations, update=rules.update)
         return F.logsigmoid(length_logit(votes.mean(dim=2))), length_logit(s)
@@ -123,82 +119,74 @@ class VectorCapsNet(CapsuleClassifier):
     def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:  # noqa: ARG002
         """Return margin loss plus weighted reconstruction error of each sample (n,); the label masks the decoder.
 
-        Images of several objects have no reconstruction error: it would need a picture of each object alone.
+        Images of several objects have no reconstruction error, which would need an image of each object alone.
         """
         if self.reconstruction and labels.ndim > 1:
-            raise UserError("vector-capsnet: of several objects at once none is reconstructed; set reconstruction = 0.")
-        reading = self.read(images)
-        loss = margin_loss(reading.scores, present_classes(labels, self.classes).to(reading.scores))
-        if self.reconstruction and reading.poses is not None:
-            error = (self.decode(reading.poses, labels) - images).square().sum(dim=(1, 2, 3))
+            raise UserError("vector-capsnet: cannot reconstruct images of several objects; set reconstruction = 0.")
+        output = self.classify(images)
+        loss = margin_loss(output.scores, present_classes(labels, self.classes).to(output.scores))
+        if self.reconstruction and output.poses is not None:
+            error = (self.decode(output.poses, labels) - images).square().sum(dim=(1, 2, 3))
             loss = loss + self.reconstruction * error
         return loss
 
     def _class_capsules(self, images: Tensor) -> Tensor:
         """Return the class capsules s before squashing."""
-        s: Tensor = self.class_capsules(self.primary(self.stem(_filled(images))))
+        s: Tensor = self.class_capsules(self.primary(self.stem(_pad_batch(images))))
         return s[: len(images)]
 
     def decode(self, poses: Tensor, labels: Tensor) -> Tensor:
         """Return the images in [0,1] that class capsules (n, classes, 16) encode, all but the labels' masked out."""
         mask = F.one_hot(labels, self.classes).to(poses)
-        pixels: Tensor = self.decoder(_filled((poses * mask.unsqueeze(2)).flatten(1)))
+        pixels: Tensor = self.decoder(_pad_batch((poses * mask.unsqueeze(2)).flatten(1)))
         return pixels[: len(poses)].view(-1, self.channels, self.size, self.size)
 
     def reconstruct(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return the images as the capsules of the labels, or of the predicted classes, encode them."""
+        """Return reconstructions of the images from the capsules of the labels, or else of the predicted classes."""
         s = self._class_capsules(images)
         return self.decode(squash(s), length_logit(s).argmax(dim=1) if labels is None else labels)
 
 
-def _filled(samples: Tensor) -> Tensor:
-    """Return the samples, and zeros for more of them up to whole eights; see `WHOLE`."""
-    return F.pad(samples, (0, 0) * (samples.ndim - 1) + (0, -len(samples) % WHOLE))
+def _pad_batch(samples: Tensor) -> Tensor:
+    """Return the samples, padded with zeros to a multiple of `BATCH_MULTIPLE`."""
+    return F.pad(samples, (0, 0) * (samples.ndim - 1) + (0, -len(samples) % BATCH_MULTIPLE))
 
 
-@MODELS.register("vector-capsnet")
-def vector_capsnet(
-    *,
-    classes: int,
-    channels: int,
-    size: int,
-    normalise: Normalise = "image",
-    iterations: Iterations = 3,
-    update: RoutingUpdate = "increment",
-    transforms: Transforms = "full",
-    reconstruction: Reconstruction = 0.0005,
-) -> VectorCapsNet:
-    """Capsule network of Sabour et al. 2017, dynamic routing (8.2 M parameters at 28x28, 10 classes)."""
-    return VectorCapsNet(
-        classes=classes,
-        channels=channels,
-        size=size,
-        normalise=normalise,
-        architecture=FULL,
-        rules=DynamicRules(iterations, update, transforms),
-        reconstruction=reconstruction,
-    )
+def _register(name: str, summary: str, architecture: Architecture) -> None:
+    """Register a vector capsule network of these sizes."""
+
+    def build(
+        *,
+        classes: int,
+        channels: int,
+        size: int,
+        normalise: Normalise = "image",
+        iterations: Iterations = 3,
+        update: RoutingUpdate = "increment",
+        transforms: Transforms = "full",
+        reconstruction: Reconstruction = 0.0005,
+    ) -> VectorCapsNet:
+        return VectorCapsNet(
+            classes=classes,
+            channels=channels,
+            size=size,
+            normalise=normalise,
+            architecture=architecture,
+            rules=DynamicRules(iterations, update, transforms),
+            reconstruction=reconstruction,
+        )
+
+    build.__doc__ = summary
+    MODELS.add(name, build)
 
 
-@MODELS.register("vector-capsnet-small")
-def vector_capsnet_small(
-    *,
-    classes: int,
-    channels: int,
-    size: int,
-    normalise: Normalise = "image",
-    iterations: Iterations = 3,
-    update: RoutingUpdate = "increment",
-    transforms: Transforms = "full",
-    reconstruction: Reconstruction = 0.0005,
-) -> VectorCapsNet:
-    """Dynamic routing in a network that trains on a laptop (0.3 M parameters at 32x32, 5 classes)."""
-    return VectorCapsNet(
-        classes=classes,
-        channels=channels,
-        size=size,
-        normalise=normalise,
-        architecture=SMALL,
-        rules=DynamicRules(iterations, update, transforms),
-        reconstruction=reconstruction,
-    )
+_register(
+    "vector-capsnet",
+    "Capsule network of Sabour et al. 2017, dynamic routing (8.2 M parameters at 28x28, 10 classes).",
+    Architecture(filters=256, kernel=9, stride=1, types=32, primary_kernel=9, decoder=(512, 1024)),
+)
+_register(
+    "vector-capsnet-small",
+    "Dynamic routing in a network that trains on a laptop (0.3 M parameters at 32x32, 5 classes).",
+    Architecture(filters=64, kernel=9, stride=2, types=8, primary_kernel=5, decoder=(64, 128)),
+)

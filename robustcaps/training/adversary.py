@@ -1,4 +1,4 @@
-"""Adversarial training (Madry et al. 2018): the network learns from the worst images found near those of a batch."""
+"""Adversarial training (Madry et al. 2018): every batch is replaced by adversarial examples."""
 
 from __future__ import annotations
 
@@ -11,62 +11,65 @@ from torch import Tensor, nn
 from robustcaps.attacks.budgets import Budget
 from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Untargeted
-from robustcaps.attacks.gradient import Iterative
-from robustcaps.models.cards import Settings
+from robustcaps.attacks.gradient_based.iterative import IterativeAttack
+from robustcaps.models.cards import TrainingSettings
 from robustcaps.models.inference import eval_mode
-from robustcaps.training.accuracy import CHUNK, predict, share_right
+from robustcaps.training.accuracy import CHUNK, accuracy_score, predict_classes
 from robustcaps.utils.sample_random import Draws
 
-RISE = 0.3
-"""The share of a training in which eps rises from 0, linearly: a large one at once may keep a network from learning."""
-EXAM_STEPS = 20
-"""Gradient steps of the attack that cards report."""
-EXAM_SAMPLES = 1000
-"""So many test samples, the first ones, it is run on."""
+EPS_WARMUP = 0.3
+"""Fraction of the training in which eps grows linearly from 0: a large eps at the start can prevent learning."""
+CARD_ATTACK_STEPS = 20
+"""Gradient steps of the attack that measures a model card's robust accuracy."""
+CARD_ATTACK_SAMPLES = 1000
+"""Number of test samples, the first ones, that it attacks."""
 
 
 @dataclass(frozen=True)
 class Adversary:
-    """Projected gradients from a random point of the linf ball, in steps of 2.5 eps / steps.
+    """PGD in the linf ball with a random start and steps of size 2.5 eps / steps.
 
-    They climb the cross-entropy of the logits, whatever the network is trained on: margin and spread loss are flat once
-    their margin is met, and an adversary that stands still teaches nothing.
+    It maximises the cross-entropy of the logits, whatever the training loss is: margin and spread loss have no gradient
+    once their margin is met.
     """
 
     eps: float
-    """The radius of the ball, in pixels of [0,1]."""
+    """Radius of the ball, in pixel values of [0,1]."""
     steps: int
 
     @classmethod
-    def of(cls, settings: Settings) -> Self | None:
-        """Return the adversary that settings ask for, if any."""
+    def from_settings(cls, settings: TrainingSettings) -> Self | None:
+        """Return the adversary of a training, or None for standard training."""
         if settings.adversary_eps is None or settings.adversary_steps is None:
             return None
         return cls(settings.adversary_eps, settings.adversary_steps)
 
-    def perturb(self, model: nn.Module, images: Tensor, labels: Tensor, *, progress: float, seed: int) -> Tensor:
-        """Return what a batch is replaced by when so much of the training (0 to 1) is over.
+    def perturb(self, model: nn.Module, images: Tensor, labels: Tensor, *, elapsed: float, seed: int) -> Tensor:
+        """Return adversarial examples of a batch, when a fraction `elapsed` of the training is over.
 
-        All samples go all the way: one that stopped where it first fools the network would be a weaker teacher.
+        Every sample takes all steps: stopping at the first misclassification would weaken the examples.
         """
-        attack = Iterative(steps=self.steps, random_start=True, early_stop=False)
+        attack = IterativeAttack(steps=self.steps, random_start=True, early_stop=False)
         draws = Draws(seed, torch.arange(len(images), device=images.device))
-        return _attacked(attack, model, images, labels, Budget(self.eps * min(1.0, progress / RISE)), draws)
+        return _run_attack(attack, model, images, labels, Budget(self.eps * min(1.0, elapsed / EPS_WARMUP)), draws)
 
     def robust_accuracy(
         self, model: nn.Module, images: Tensor, labels: Tensor, *, seed: int, steps: int | None = None
     ) -> float:
-        """Return the accuracy at full eps, after so many steps (default: those of the training)."""
-        attack = Iterative(steps=steps or self.steps, random_start=True)
+        """Return the accuracy under attack at full eps, with `steps` gradient steps (default: as in training)."""
+        attack = IterativeAttack(steps=steps or self.steps, random_start=True)
         labels = labels.to(images.device)
-        rows = torch.split(torch.arange(len(images), device=images.device), CHUNK)
-        found = [_attacked(attack, model, images[i], labels[i], Budget(self.eps), Draws(seed, i)) for i in rows]
-        return share_right(predict(model, torch.cat(found)), labels.cpu())
+        chunks = torch.split(torch.arange(len(images), device=images.device), CHUNK)
+        adversarial = [
+            _run_attack(attack, model, images[rows], labels[rows], Budget(self.eps), Draws(seed, rows))
+            for rows in chunks
+        ]
+        return accuracy_score(predict_classes(model, torch.cat(adversarial)), labels.cpu())
 
 
-def _attacked(
-    attack: Iterative, model: nn.Module, images: Tensor, labels: Tensor, budget: Budget, draws: Draws
+def _run_attack(
+    attack: IterativeAttack, model: nn.Module, images: Tensor, labels: Tensor, budget: Budget, draws: Draws
 ) -> Tensor:
-    """Return the attacked images; the model is asked as it would answer after the training, without dropout."""
+    """Return the attacked images; the model is in eval mode, as in an evaluation."""
     with eval_mode(model):
         return attack.run(CountedModel(model, Counts.zeros(len(images))), images, Untargeted(labels), budget, draws)

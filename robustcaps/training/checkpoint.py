@@ -1,4 +1,4 @@
-"""A training at the end of an epoch, in one file: tensors of model and optimizer, settings and log in its header."""
+"""Checkpoints: model and optimizer tensors of one epoch in a single file, with settings and log in its header."""
 
 from __future__ import annotations
 
@@ -12,59 +12,62 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from robustcaps.errors import UserError
-from robustcaps.models.cards import Settings, fill, pack, read_tensors
+from robustcaps.models.cards import TrainingSettings, load_tensors, read_tensors, serialize_tensors
 from robustcaps.utils.files import write_atomically
 
-Row = dict[str, float | str | None]
-"""A line of the log: what an epoch came to."""
+LogRow = dict[str, float | str | None]
+"""The metrics of one epoch: a row of log.csv."""
 
 
-def number(row: Row, name: str) -> float | None:
-    """Return a number of the log, or None where it was not measured."""
+def get_number(row: LogRow, name: str) -> float | None:
+    """Return a number of the log, or None if it was not measured."""
     value = row.get(name)
     return None if isinstance(value, str) else value
 
 
-def write_checkpoint(path: Path, settings: Settings, model: nn.Module, optimizer: Optimizer, log: list[Row]) -> None:
-    """Write the checkpoint; one file, so that its parts always belong together."""
+def write_checkpoint(
+    path: Path, settings: TrainingSettings, model: nn.Module, optimizer: Optimizer, log: list[LogRow]
+) -> None:
+    """Write a checkpoint; a single file, so that its parts are always consistent."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    tensors |= {f"optimizer.{index}.{key}": tensor for index, key, tensor in _moments(optimizer)}
-    write_atomically(path, pack(tensors, {"settings": settings.model_dump_json(), "log": json.dumps(log)}))
+    tensors |= {f"optimizer.{index}.{key}": tensor for index, key, tensor in _optimizer_tensors(optimizer)}
+    header = {"settings": settings.model_dump_json(), "log": json.dumps(log)}
+    write_atomically(path, serialize_tensors(tensors, header))
 
 
-def read_settings(path: Path) -> Settings:
-    """Return the settings that a checkpoint was made with."""
-    return Settings.parse(_header(path, "settings"), where=str(path))
+def read_settings(path: Path) -> TrainingSettings:
+    """Return the settings of a checkpoint's training."""
+    return TrainingSettings.parse(_read_header(path, "settings"), where=str(path))
 
 
-def restore_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> list[Row]:
-    """Put model and optimizer back to where the checkpoint left them; return its log."""
+def restore_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> list[LogRow]:
+    """Load a checkpoint into model and optimizer; return its log."""
     tensors = read_tensors(path)
-    fill(model, _part(tensors, "model."), where=str(path))
+    load_tensors(model, _strip_prefix(tensors, "model."), where=str(path))
     state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in _part(tensors, "optimizer.").items():
+    for name, tensor in _strip_prefix(tensors, "optimizer.").items():
         index, key = name.split(".")
         state.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    log: list[Row] = _header(path, "log")
+    log: list[LogRow] = _read_header(path, "log")
     return log
 
 
-def _header(path: Path, key: str) -> Any:
-    """Return a JSON value of a safetensors file's header."""
+def _read_header(path: Path, key: str) -> Any:
+    """Return a JSON value from the header of a safetensors file."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             return json.loads(file.metadata()[key])
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: damaged, or not a checkpoint; delete it to begin anew.") from error
+        raise UserError(f"{path}: damaged or not a checkpoint; delete it to start again.") from error
 
 
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _strip_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _moments(optimizer: Optimizer) -> Iterator[tuple[int, str, Tensor]]:
-    """Yield the optimizer's own tensors, each with the number of its parameter."""
+def _optimizer_tensors(optimizer: Optimizer) -> Iterator[tuple[int, str, Tensor]]:
+    """Yield the optimizer's tensors, each with the index of its parameter and its name."""
     for index, state in optimizer.state_dict()["state"].items():
         for key, tensor in state.items():
             yield index, key, tensor

@@ -1,38 +1,40 @@
-"""The folder of a training: new, unfinished or finished, and never somebody else's."""
+"""The output folder of a training: new, unfinished or finished."""
 
 from __future__ import annotations
 
 from robustcaps.errors import UserError
-from robustcaps.models.cards import Card, Settings, card_file, read_card
+from robustcaps.models.cards import ModelCard, TrainingSettings, card_path, read_card
 from robustcaps.training.checkpoint import read_settings
-from robustcaps.training.loop import Training
+from robustcaps.training.loop import TrainingRun
 
 
-def open_folder(training: Training, *, resume: bool) -> Card | None:
-    """Make the folder, and refuse one that holds anything but this very training; return its card if it is finished."""
-    folder, card_path = training.folder, card_file(training.weights)
+def open_folder(run: TrainingRun, *, resume: bool) -> ModelCard | None:
+    """Create the folder and return the card if the training is finished; refuse a folder of another training."""
+    folder, card_file = run.folder, card_path(run.weights)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{folder}: cannot be made: {error.strerror}.") from error
-    card = read_card(card_path) if card_path.exists() else None
-    found: Settings | None = card
-    if found is None and training.checkpoint.exists():
-        found = read_settings(training.checkpoint)
-    if found is None:
-        for path in (training.log, training.weights):
+        raise UserError(f"{folder}: cannot create the folder: {error.strerror}.") from error
+    card = read_card(card_file) if card_file.exists() else None
+    stored: TrainingSettings | None = card
+    if stored is None and run.checkpoint.exists():
+        stored = read_settings(run.checkpoint)
+    if stored is None:
+        for path in (run.log, run.weights):
             if path.exists():
-                raise UserError(f"{path} is there already, from another training; choose another folder (--out).")
+                raise UserError(f"{path} exists already, from another training; choose another folder (--out).")
         return None
-    different = differences(found, training.settings)
-    if different:
-        raise UserError(f"{folder} holds a training with {different}; choose the same settings or another folder.")
+    differences = describe_differences(stored, run.settings)
+    if differences:
+        raise UserError(
+            f"{folder} contains a training with {differences}; use the same settings or choose another folder (--out)."
+        )
     if not resume:
-        raise UserError(f"{folder} holds this training already; resume it, or choose another folder (--out).")
+        raise UserError(f"{folder} contains this training already; resume it or choose another folder (--out).")
     return card
 
 
-def differences(found: Settings, wanted: Settings) -> str:
-    """Say which settings of a training found on disk are not the wanted ones."""
-    pairs = [(name, getattr(found, name), getattr(wanted, name)) for name in Settings.model_fields]
-    return ", ".join(f"{name}={there!r} (not {here!r})" for name, there, here in pairs if there != here)
+def describe_differences(stored: TrainingSettings, requested: TrainingSettings) -> str:
+    """Return the settings of a stored training that differ from the requested ones, as text."""
+    pairs = [(name, getattr(stored, name), getattr(requested, name)) for name in TrainingSettings.model_fields]
+    return ", ".join(f"{name}={old!r} (requested: {new!r})" for name, old, new in pairs if old != new)

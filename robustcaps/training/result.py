@@ -1,11 +1,9 @@
-"""The end of a training: weights on disk, measured as written, with a card that says how they were made."""
+"""The result of a training: weights on disk, evaluated as stored, and their model card."""
 
 from __future__ import annotations
 
 import datetime as dt
-import importlib.metadata
 import json
-import platform
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,74 +12,75 @@ import torch
 
 from robustcaps.data.base import Data
 from robustcaps.models.base import Classifier
-from robustcaps.models.cards import Card, Settings, card_file, digest_of, fill, read_tensors, write_weights
-from robustcaps.training.accuracy import predict, share_right
-from robustcaps.training.adversary import EXAM_SAMPLES, EXAM_STEPS
-from robustcaps.training.checkpoint import Row, number
-from robustcaps.training.loop import Training
-from robustcaps.training.targets import labels_to_learn, objects_in
+from robustcaps.models.cards import (
+    ModelCard,
+    TrainingSettings,
+    card_path,
+    load_tensors,
+    read_tensors,
+    tensors_digest,
+    write_weights,
+)
+from robustcaps.models.precision import Precision
+from robustcaps.training.accuracy import accuracy_score, predict_classes
+from robustcaps.training.adversary import CARD_ATTACK_SAMPLES, CARD_ATTACK_STEPS
+from robustcaps.training.checkpoint import LogRow, get_number
+from robustcaps.training.loop import TrainingRun
+from robustcaps.training.targets import objects_per_image, training_targets
 from robustcaps.utils.files import write_atomically
 from robustcaps.utils.statistics import wilson
+from robustcaps.utils.versions import package_versions
 
 
-def finish(training: Training, model: Classifier, log: list[Row], test: Data, *, validation: str, command: str) -> Card:
-    """Write the weights, measure what was written on the test split, write the card and drop the checkpoint."""
-    settings = training.settings
-    write_weights(training.weights, model, half=settings.half)
-    fill(model, read_tensors(training.weights), where=str(training.weights))
-    labels = labels_to_learn(test)
-    accuracy = share_right(predict(model, test.images.to(training.device), objects_in(labels)), labels)
+def finish(
+    run: TrainingRun, model: Classifier, log: list[LogRow], test: Data, *, validation: str, command: str
+) -> ModelCard:
+    """Write the weights, evaluate them as stored on the test split, write the card and delete the checkpoint."""
+    settings = run.settings
+    write_weights(run.weights, model, half=settings.half)
+    load_tensors(model, read_tensors(run.weights), where=str(run.weights))
+    labels = training_targets(test)
+    accuracy = accuracy_score(predict_classes(model, test.images, objects_per_image(labels)), labels)
     low, high = wilson(round(accuracy * len(test)), len(test))
-    card = Card(
+    card = ModelCard(
         **settings.model_dump(),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         accuracy=accuracy,
         n_test=len(test),
         interval=(float(low), float(high)),
-        validation_accuracy=number(log[-1], "validation_accuracy"),
+        validation_accuracy=get_number(log[-1], "validation_accuracy"),
         validation=validation,
-        robust_accuracy=examine(training, model, test),
-        seconds=round(sum(number(row, "seconds") or 0 for row in log), 1),
+        robust_accuracy=_robust_accuracy(run, model, test),
+        seconds=round(sum(get_number(row, "seconds") or 0 for row in log), 1),
         command=command,
-        versions=versions(),
-        machine=f"{training.device.type}, {torch.get_num_threads()} threads",
-        digest=digest_of(model.state_dict()),
+        versions=package_versions(("robustcaps", "torch")),
+        machine=f"{run.device.type}, {torch.get_num_threads()} threads",
+        digest=tensors_digest(model.state_dict()),
         date=dt.datetime.now(tz=dt.UTC).date(),
     )
-    write_atomically(card_file(training.weights), card.model_dump_json(indent=2) + "\n")
-    training.checkpoint.unlink()
+    write_atomically(card_path(run.weights), card.model_dump_json(indent=2) + "\n")
+    run.checkpoint.unlink()
     return card
 
 
-def examine(training: Training, model: Classifier, test: Data) -> float | None:
-    """Return the accuracy on test samples under a stronger attack than that of the training, if it had an adversary."""
-    if training.adversary is None:
-        return None
-    images, labels = test.images[:EXAM_SAMPLES].to(training.device), test.labels[:EXAM_SAMPLES]
-    seed = training.settings.seed
-    return training.adversary.robust_accuracy(model, images, labels, seed=seed, steps=EXAM_STEPS)
-
-
-def command_line(settings: Settings, options: Iterable[str]) -> str:
-    """Return the command that trains these weights again; `options` are the names of those that were given."""
+def training_command(settings: TrainingSettings, options: Iterable[str], precision: Precision) -> str:
+    """Return the command that reproduces a training; `options` names the model options that were set."""
     words = ["robustcaps", "train", settings.model, "--data", settings.data]
     words += _assignments("--data-set", settings.data_options)
-    named = ("tag", "seed", "epochs", "batch_size", "lr", "limit", "holdout", "adversary_eps", "adversary_steps")
-    for name in (*named, "holdout_test", "stop_error"):
-        value = getattr(settings, name)
-        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-    words += [] if settings.half else ["--no-half"]
+    words += ["--tag", settings.tag, *settings.command_arguments()]
     words += _assignments("--set", {name: settings.options[name] for name in options})
-    return shlex.join(words)
+    return shlex.join([*words, *(f"--{switch}" for switch in precision.enabled)])
 
 
-def _assignments(word: str, options: Mapping[str, Any]) -> list[str]:
-    """Return options as words of a command line."""
+def _robust_accuracy(run: TrainingRun, model: Classifier, test: Data) -> float | None:
+    """Return the test accuracy under a stronger attack than that of the training; None after standard training."""
+    if run.adversary is None:
+        return None
+    images, labels = test.images[:CARD_ATTACK_SAMPLES].to(run.device), test.labels[:CARD_ATTACK_SAMPLES]
+    return run.adversary.robust_accuracy(model, images, labels, seed=run.settings.seed, steps=CARD_ATTACK_STEPS)
+
+
+def _assignments(flag: str, options: Mapping[str, Any]) -> list[str]:
+    """Return options as command-line arguments: FLAG NAME=VALUE for each."""
     values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
-    return [part for name, value in values.items() for part in (word, f"{name}={value}")]
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that weights may depend on."""
-    packages = {name: importlib.metadata.version(name) for name in ("robustcaps", "torch")}
-    return {**packages, "python": platform.python_version()}
+    return [part for name, value in values.items() for part in (flag, f"{name}={value}")]

@@ -1,4 +1,4 @@
-"""What a training sees: the train split less what is held out, and random crops of it in random order."""
+"""Training samples: loading, held-out validation samples, and random crops in random order."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ def load_train_split(
     data_dir: Path | str | None,
     progress: Callable[[int, int], None],
 ) -> Data:
-    """Return the train split, uncropped where the dataset can leave the cropping to us."""
+    """Return the training split, uncropped if the dataset supports it: `random_batches` crops."""
     uncropped = {"crop": False} if "crop" in options_schema(DATASETS.entry(name).factory).model_fields else {}
-    chosen = {**options, **uncropped}
-    return load_data(name, split="train", limit=limit, data_dir=data_dir, progress=progress, **chosen)
+    all_options = {**options, **uncropped}
+    return load_data(name, split="train", limit=limit, data_dir=data_dir, progress=progress, **all_options)
 
 
 def hold_out(data: Data, holdout: int) -> tuple[Data, Data | None, str]:
-    """Split train samples into those to train on and those to validate on; also say in words what is held out.
+    """Split samples into training and validation samples; also return a description of the latter.
 
-    Held out are the last `holdout` instances of each class, or tenths of the samples where there are no instances.
+    The last `holdout` instances of each class are held out, or tenths of the samples if the data has no instances.
     """
     if holdout == 0:
         return data, None, "nothing held out"
     if "instance" in data.factors:
         rank = data.factors.groupby(data.labels.numpy())["instance"].rank(method="dense", ascending=False)
         held = torch.tensor((rank <= holdout).to_numpy())
-        words = f"the last {holdout} train instance{'s' if holdout > 1 else ''} of each class"
+        text = f"the last {holdout} training instance{'s' if holdout > 1 else ''} of each class"
     else:
         held = torch.arange(len(data)) >= len(data) - len(data) * holdout // 10
-        words = f"the last {10 * holdout} % of the train samples"
+        text = f"the last {10 * holdout} % of the training samples"
     if set(data.labels[~held].tolist()) != set(data.labels.tolist()) or not bool(held.any()):
-        raise UserError(f"holdout={holdout}: holding out {words} leaves too little of the {len(data)} samples.")
+        raise UserError(f"holdout={holdout}: holding out {text} leaves too few of the {len(data)} samples.")
     validation = data.select(held.nonzero().flatten())
     centred = replace(validation, images=centre_crop(validation.images, data.size))
-    return data.select((~held).nonzero().flatten()), centred, f"{words} ({len(centred)} samples)"
+    return data.select((~held).nonzero().flatten()), centred, f"{text} ({len(centred)} samples)"
 
 
 def hold_out_test(test: Data, count: int) -> tuple[Data, Data, str]:
-    """Split test samples into those to measure on and the last `count` to validate on; also say the latter in words."""
+    """Split off the last `count` test samples for validation; also return a description of them."""
     rest = len(test) - count
     if rest < 1:
-        raise UserError(f"holdout_test={count}: leaves nothing of the {len(test)} test samples.")
+        raise UserError(f"holdout_test={count}: leaves none of the {len(test)} test samples.")
     return test.first(rest), test.select(torch.arange(rest, len(test))), f"the last {count} test samples"
 
 
 def centre_crop(images: Tensor, size: int) -> Tensor:
-    """Return the centres of images, size x size."""
+    """Return the central size x size crop of images."""
     top, left = ((side - size) // 2 for side in images.shape[-2:])
     return images[..., top : top + size, left : left + size]
 
@@ -69,7 +69,7 @@ def centre_crop(images: Tensor, size: int) -> Tensor:
 def random_batches(
     images: Tensor, labels: Tensor, *, size: int, steps: int, seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield every sample once, in random order and with a random crop, in `steps` batches as equal as can be."""
+    """Yield every sample once, in random order and with a random crop, in `steps` batches of nearly equal size."""
     generator = torch.Generator().manual_seed(seed)
     n = len(images)
     order = torch.randperm(n, generator=generator)
