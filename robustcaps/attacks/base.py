@@ -1,4 +1,4 @@
-"""What an attack is: it proposes images; the base class checks them, and no attack can get around that."""
+"""Base class of all attacks: subclasses craft adversarial images, and the base class checks them."""
 
 from __future__ import annotations
 
@@ -13,109 +13,122 @@ from typing import Any, Self, TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from robustcaps.attacks.budgets import Budget, Unit, budgets
+from robustcaps.attacks.budgets import Budget, Unit, make_budgets
 from robustcaps.attacks.counting import CountedModel, Counts
-from robustcaps.attacks.goals import Aim, Goal, Targeted, Untargeted
-from robustcaps.attacks.guard import Snapshot, proposal_violations
+from robustcaps.attacks.goals import Goal, GoalSpec, Targeted, Untargeted
+from robustcaps.attacks.guard import Snapshot, find_violations
 from robustcaps.attacks.norms import NormName
-from robustcaps.attacks.query_budget import Ration
+from robustcaps.attacks.query_budget import QueryBudget
+from robustcaps.attacks.violations import Violation
 from robustcaps.errors import UserError
 from robustcaps.registry import ATTACKS
 from robustcaps.utils.sample_random import Draws
 
 
 @dataclass(frozen=True, eq=False)
-class Proposal:
-    """What an attack proposed for one budget, checked."""
+class AdversarialBatch:
+    """The checked adversarial images of a batch for one budget."""
 
     budget: Budget
     images: Tensor
-    """(n, channels, height, width): the proposals, and the images themselves where a rule was broken."""
-    violations: list[str]
-    """The name of the rule each sample's proposal breaks, '' where it breaks none."""
+    """(n, channels, height, width): adversarial images, or the clean image where a rule was broken."""
+    violations: list[Violation | None]
+    """The rule that the attack broke on each sample, None where it broke none."""
 
 
 class Attack(ABC):
-    """Base of all attacks. A subclass writes `run`; it overrides `run_sweep` where budgets can share work."""
+    """Base class of all attacks. A subclass implements `run`, and `run_sweep` if budgets can share work."""
 
     name: str = ""
     norms: tuple[NormName, ...] = ("linf", "l2")
-    """The norms it can keep to."""
+    """Norms that the attack supports."""
     goals: tuple[type[Goal], ...] = (Untargeted, Targeted)
-    """The goals it can pursue."""
+    """Goals that the attack supports."""
     needs_eps: bool = True
-    """Whether it has a budget at all; without, it is run once, at eps 0."""
+    """Whether the attack has a budget; if not, it runs once with eps 0."""
     passes: float = 1.0
-    """About how many forward passes a row takes at most (a backward pass counts two): for forecasts."""
-    closest: bool = False
-    """Whether it looks for the smallest perturbation by itself, so that the size of what it finds means something."""
+    """Estimated maximum of forward passes per row, to forecast run times; a backward pass counts as two."""
+    minimises_norm: bool = False
+    """Whether the attack minimises the perturbation, so that the size of its perturbations is meaningful."""
     randomised: bool = False
-    """Whether another seed gives other images; if not, a suite runs it with one seed only."""
+    """Whether the result depends on the seed; if not, suites run the attack with one seed only."""
 
     budgets: tuple[Budget, ...] = ()
-    aim: Aim = Aim()
+    goal_spec: GoalSpec = GoalSpec()
     max_queries: int | None = None
-    """How often it may ask the attacked model about a sample, for each budget; None: as often as it likes."""
-    parts: tuple[Attack, ...] = ()
-    """The attacks it is made of, if any."""
+    """Maximum number of queries of the attacked model per sample and budget; None for no limit."""
+    inner_attacks: tuple[Attack, ...] = ()
+    """Attacks that this attack runs, if any."""
     settings: dict[str, Any] | None = None
-    """Of a part: the name and the options it was made with."""
+    """Name and options of an inner attack."""
     surrogates: tuple[str, ...] = ()
-    """The names of other models it crafts on, if any; `bind` loads them."""
-    crafted_on: str = ""
-    """What rows say about that, if the attacked model itself is asked nothing."""
+    """Names of the surrogate models, if any; `load_surrogates` loads them."""
+    surrogate_label: str = ""
+    """Value of the `surrogate` column if the attack does not query the attacked model."""
 
-    def bind(self, load: Callable[[str], nn.Module]) -> None:
-        """Get the surrogates, for the data at hand, before a sweep."""
-        for part in self.parts:
-            part.bind(load)
+    def load_surrogates(self, load: Callable[[str], nn.Module]) -> None:
+        """Load the surrogate models for the current dataset; called before a sweep."""
+        for attack in self.inner_attacks:
+            attack.load_surrogates(load)
 
     @abstractmethod
     def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
-        """Return one proposal per image, inside the budget's ball and [0,1]; all randomness comes from `draws`."""
+        """Return one adversarial image per image, inside the budget's ball and [0,1].
+
+        Args:
+            model: The attacked model, from images to logits.
+            images: Clean images (n, channels, height, width) in [0,1].
+            goal: What is to be achieved on each sample.
+            budget: The ball around each image.
+            draws: The only source of randomness that an attack may use.
+        """
 
     def run_sweep(
         self, model: CountedModel, images: Tensor, goal: Goal, budgets: Sequence[Budget], draws: Draws
     ) -> Iterator[Tensor]:
-        """Yield the proposals for each budget in turn."""
+        """Yield the adversarial images for each budget in turn."""
         for budget in budgets:
             yield self.run(model, images, goal, budget, draws)
 
     @final
     def sweep(
         self, model: nn.Module, images: Tensor, goal: Goal, budgets: Sequence[Budget], draws: Draws | None = None
-    ) -> Iterator[Proposal]:
-        """Run the attack for every budget and yield what it proposes, checked.
+    ) -> Iterator[AdversarialBatch]:
+        """Run the attack for every budget and yield its images, checked; restore whatever the attack changed.
 
-        An attack that leaves the box or the ball, or touches what is not its own, is named; what it changed is put
-        back. `draws` is the source of randomness; by default that of the first samples of a dataset, with seed 0.
+        `draws` defaults to those of the first samples of a dataset with seed 0.
         """
         counted = model if isinstance(model, CountedModel) else CountedModel(model, Counts.zeros(len(images)))
-        rows = torch.arange(len(images), device=images.device)
-        given, wish = images.detach().clone(), goal.select(rows)
-        kept, kept_goal = images.detach().clone(), goal.select(rows)
-        ration = Ration(self.max_queries, counted.rows, kept, kept_goal) if self.max_queries else None
-        counted = counted.attacked(images.detach().clone(), ration)
-        snapshot = Snapshot.take(counted.model, (given, images), (wish.classes, goal.classes))
-        draws = draws or Draws(0, rows)
-        proposals = iter(self.run_sweep(counted, given, wish, budgets, draws))
+        all_rows = torch.arange(len(images), device=images.device)
+        attack_images, attack_goal = images.detach().clone(), goal.select(all_rows)
+        query_budget = None
+        if self.max_queries:
+            query_budget = QueryBudget(self.max_queries, counted.rows, images.detach().clone(), goal.select(all_rows))
+        counted = counted.for_attack(images.detach().clone(), query_budget)
+        snapshot = Snapshot.take(counted.model, (attack_images, images), (attack_goal.classes, goal.classes))
+        draws = draws or Draws(0, all_rows)
+        results = iter(self.run_sweep(counted, attack_images, attack_goal, budgets, draws))
         for budget in budgets:
-            before, booked = counted.counts.copy(), counted.noise.booked
+            before, total_before = counted.counts.copy(), counted.pass_state.total_forwards
             try:
-                with counted.inference():
-                    if ration is None:
-                        proposed: Any = next(proposals, None)
+                with counted.count_direct_calls():
+                    if query_budget is None:
+                        adversarial: Any = next(results, None)
                     else:
-                        proposed = ration.run(budget, partial(self.run_sweep, counted, given, wish, [budget], draws))
+                        sweep_one = partial(self.run_sweep, counted, attack_images, attack_goal, [budget], draws)
+                        adversarial = query_budget.run(budget, sweep_one)
             except BaseException:
-                snapshot.restore()  # the model may be attacked again, by another
+                snapshot.restore()  # the model may be attacked again
                 raise
-            changed = snapshot.restore() or ("changed-counts" if counted.tampered(before, booked) else "")
-            broken = [changed] * len(images) if changed else proposal_violations(proposed, images, budget)
-            sound = _sound(proposed, images, broken)
-            yield Proposal(budget, sound, _with_complaints(broken, sound, images, counted.complained()))
+            violation = snapshot.restore()
+            if violation is None and counted.has_tampered_counts(before, total_before):
+                violation = Violation.CHANGED_COUNTS
+            violations = _check(adversarial, images, budget, violation)
+            valid = _discard_invalid(adversarial, images, violations)
+            inner_violations = counted.list_inner_violations()
+            yield AdversarialBatch(budget, valid, _add_inner_violations(violations, valid, images, inner_violations))
 
-    def at(
+    def configure(
         self,
         eps: float | Sequence[float] | None = None,
         *,
@@ -126,59 +139,61 @@ class Attack(ABC):
         name: str | None = None,
         max_queries: int | None = None,
     ) -> Self:
-        """Return a copy of the attack with its budgets, its aim and the number of queries it has set."""
-        placed = copy.copy(self)
-        placed.name = name or self.name or type(self).__name__
-        placed.aim = _aim(goal, target)
-        self._check_supported(placed.aim, norm)
+        """Return a copy of the attack with one budget per eps, a goal and a maximum number of queries."""
+        configured = copy.copy(self)
+        configured.name = name or self.name or type(self).__name__
+        configured.goal_spec = GoalSpec.parse(goal, target)
+        self._check_supported(configured.goal_spec, norm)
         if self.needs_eps and eps is None:
-            raise UserError("eps: missing; give a number or a list of numbers.")
+            raise UserError("eps: missing; pass a number or a list of numbers.")
         if max_queries is not None and max_queries < 1:
             raise UserError(f"max_queries: must be at least 1, not {max_queries}.")
-        placed.max_queries = max_queries
-        placed.randomised = self.randomised or target == "random"
-        placed.budgets = budgets(eps if self.needs_eps and eps is not None else 0.0, norm, unit)
-        return placed
+        configured.max_queries = max_queries
+        configured.randomised = self.randomised or target == "random"
+        configured.budgets = make_budgets(eps if self.needs_eps and eps is not None else 0.0, norm, unit)
+        return configured
 
-    def _check_supported(self, aim: Aim, norm: NormName) -> None:
+    def _check_supported(self, goal_spec: GoalSpec, norm: NormName) -> None:
         if norm in ("linf", "l2") and norm not in self.norms:
-            raise UserError(f"norm: '{self.name}' keeps to {' or '.join(self.norms)} only, not '{norm}'.")
-        wanted = Untargeted if aim.goal == "untargeted" else Targeted
-        if wanted not in self.goals:
-            raise UserError(f"goal: '{self.name}' cannot be {aim.goal}.")
+            raise UserError(f"norm: '{self.name}' supports {' and '.join(self.norms)} only, not '{norm}'.")
+        required = Untargeted if goal_spec.goal == "untargeted" else Targeted
+        if required not in self.goals:
+            raise UserError(f"goal: '{self.name}' does not support {goal_spec.goal} goals.")
 
 
-def _sound(proposed: Any, images: Tensor, violations: list[str]) -> Tensor:
-    """Return the proposals, and the images themselves where a rule was broken."""
-    sound = torch.tensor([not name for name in violations], dtype=torch.bool, device=images.device)
-    if not bool(sound.any()):
+def _check(adversarial: Any, images: Tensor, budget: Budget, violation: Violation | None) -> list[Violation | None]:
+    """Return the violation of each sample: that of the whole batch if there is one, else that of its image."""
+    if violation is None:
+        return find_violations(adversarial, images, budget)
+    return [violation] * len(images)
+
+
+def _discard_invalid(adversarial: Any, images: Tensor, violations: list[Violation | None]) -> Tensor:
+    """Return the adversarial images, replaced by the clean image where a rule was broken."""
+    is_valid = torch.tensor([violation is None for violation in violations], dtype=torch.bool, device=images.device)
+    if not bool(is_valid.any()):
         return images
-    return torch.where(sound[:, None, None, None], proposed.detach(), images)
+    return torch.where(is_valid[:, None, None, None], adversarial.detach(), images)
 
 
-def _with_complaints(broken: list[str], sound: Tensor, images: Tensor, complaints: list[str]) -> list[str]:
-    """Name what attacks inside the attack did wrong on samples for which nothing else was proposed."""
-    if not any(complaints):
-        return broken
-    nothing = (sound == images).flatten(1).all(1).tolist()
+def _add_inner_violations(
+    violations: list[Violation | None], valid: Tensor, images: Tensor, inner_violations: list[Violation | None]
+) -> list[Violation | None]:
+    """Report violations of inner attacks for samples on which nothing else changed the image."""
+    if not any(inner_violations):
+        return violations
+    unchanged = (valid == images).flatten(1).all(1).tolist()
     return [
-        name or (complaint if empty else "") for name, complaint, empty in zip(broken, complaints, nothing, strict=True)
+        own or (inner if is_unchanged else None)
+        for own, inner, is_unchanged in zip(violations, inner_violations, unchanged, strict=True)
     ]
-
-
-def _aim(goal: str, target: int | str | None) -> Aim:
-    if goal == "untargeted":
-        return Aim("untargeted", target)
-    if goal == "targeted":
-        return Aim("targeted", "every" if target is None else target)
-    raise UserError(f"goal: must be 'untargeted' or 'targeted', not '{goal}'.")
 
 
 Plugin = TypeVar("Plugin", bound=Callable[..., Any])
 
 
 class FunctionAttack(Attack):
-    """A plain function (model, images, labels, eps, **options) -> images as an attack; it may ask for `draws` too."""
+    """A function (model, images, labels, eps, **options) -> images as an attack; it may take `draws` as well."""
 
     goals = (Untargeted,)
 
@@ -188,24 +203,31 @@ class FunctionAttack(Attack):
         self.randomised = "draws" in inspect.signature(function).parameters
 
     def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
-        """Call the function; eps is a number of pixels, or with unit 'std' a tensor (n, 1, 1, 1)."""
+        """Call the function; eps is a number in pixels, or a tensor (n, 1, 1, 1) if radii differ."""
         eps = budget.radius(images) if budget.shared_eps is None else budget.shared_eps
         extra = {"draws": draws} if self.randomised else {}
         return self.function(model, images, goal.classes, eps, **self.options, **extra)
 
 
 def attack(name: str) -> Callable[[Plugin], Plugin]:
-    """Register a function (model, images, labels, eps, **options) -> images, or an Attack subclass, as an attack."""
+    """Register an attack: a function (model, images, labels, eps, **options) -> images, or an Attack subclass.
+
+    Args:
+        name: The name under which `load_attack` and suites find it.
+
+    Returns:
+        A decorator that returns the function or class unchanged.
+    """
 
     def decorate(plugin: Plugin) -> Plugin:
         is_class = inspect.isclass(plugin) and issubclass(plugin, Attack)
-        ATTACKS.add(name, plugin if is_class else _factory(plugin))
+        ATTACKS.add(name, plugin if is_class else _make_factory(plugin))
         return plugin
 
     return decorate
 
 
-def _factory(function: Callable[..., Tensor]) -> Callable[..., Attack]:
+def _make_factory(function: Callable[..., Tensor]) -> Callable[..., Attack]:
     """Return a factory whose options are the function's parameters after (model, images, labels, eps)."""
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) < 4:

@@ -1,4 +1,4 @@
-"""How far an attack may go: an eps, a norm, and the unit the eps is counted in."""
+"""Perturbation budgets: an eps, a norm, and the unit that eps is measured in."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from torch import Tensor
 
 from robustcaps.attacks.norms import NORMS, Norm, NormName
 from robustcaps.errors import UserError, did_you_mean
+from robustcaps.utils.sample_random import Draws
 
 Unit = Literal["pixel", "std"]
 
-LARGEST = 1e6
-"""No image is farther from another; beyond it float32 would overflow."""
+MAX_EPS = 1e6
+"""Larger values would overflow in float32."""
 TOLERANCE = 1e-6
-"""How far outside the box or the ball (relative to radii above 1) rounding may carry an image."""
+"""Rounding error allowed outside the box or the ball (relative to radii above 1)."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A ball around each image. Unit 'pixel': eps of the range [0,1]; 'std': eps standard deviations of that image."""
+    """A ball around each image: eps in units of the pixel range [0,1], or in standard deviations of the image."""
 
     eps: float
     norm: NormName = "linf"
@@ -33,8 +34,8 @@ class Budget:
     def __post_init__(self) -> None:
         if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or not math.isfinite(self.eps):
             raise UserError(f"eps: must be a finite number, not {self.eps!r}.")
-        if self.eps > LARGEST:
-            raise UserError(f"eps: must not be above {LARGEST:g}, but is {self.eps}.")
+        if self.eps > MAX_EPS:
+            raise UserError(f"eps: must not be above {MAX_EPS:g}, but is {self.eps}.")
         if self.eps < 0:
             raise UserError(f"eps: must not be negative, but is {self.eps}.")
         if self.norm not in NORMS:
@@ -44,7 +45,7 @@ class Budget:
 
     @property
     def ball(self) -> Norm:
-        """The norm's geometry."""
+        """The geometry of the norm."""
         return NORMS[self.norm]
 
     def radius(self, images: Tensor) -> Tensor:
@@ -53,23 +54,23 @@ class Budget:
             return torch.full((len(images), 1, 1, 1), self.eps, dtype=images.dtype, device=images.device)
         return self.eps * images.std((1, 2, 3), keepdim=True, correction=0)
 
-    def reach(self, images: Tensor) -> Tensor:
-        """Return how large each image's perturbation may be, (n,) in float64: the radius, and what rounding adds."""
-        return reach(self.radius(images)).flatten()
+    def max_size(self, images: Tensor) -> Tensor:
+        """Return the largest allowed norm of each perturbation, rounding error included, (n,) in float64."""
+        return add_tolerance(self.radius(images)).flatten()
 
     def select(self, rows: Tensor) -> Budget:  # noqa: ARG002
-        """Return the budget of some of the samples: the same for all of them, unless each has a radius of its own."""
+        """Return the budget for a subset of the samples."""
         return self
 
     @property
     def shared_eps(self) -> float | None:
-        """The radius in pixels where all images have the same one, else None."""
+        """The radius in pixels if it is the same for all images, else None."""
         return self.eps if self.unit == "pixel" else None
 
 
 @dataclass(frozen=True, eq=False)
-class Radii(Budget):
-    """A ball of its own size around each image: for searches that try another eps on every sample."""
+class PerSampleBudget(Budget):
+    """A budget with a different radius for each image, as bisection needs it."""
 
     radii: Tensor = field(default_factory=lambda: torch.zeros(0, 1, 1, 1))
     """(n, 1, 1, 1), in pixels."""
@@ -78,32 +79,43 @@ class Radii(Budget):
         """Return the radius of each image's ball in pixels, (n, 1, 1, 1)."""
         return self.radii
 
-    def select(self, rows: Tensor) -> Radii:
-        """Return the budget of some of the samples."""
+    def select(self, rows: Tensor) -> PerSampleBudget:
+        """Return the budget for a subset of the samples."""
         return replace(self, radii=self.radii[rows])
 
     @property
     def shared_eps(self) -> None:
-        """None: every image has its own."""
+        """None, because the radii differ."""
         return None
 
 
-def reach(radius: Tensor) -> Tensor:
-    """Return radii in float64, and what rounding may add to them."""
+def add_tolerance(radius: Tensor) -> Tensor:
+    """Return radii in float64, enlarged by the rounding error that is allowed."""
     wide = radius.double()
     return wide + TOLERANCE * wide.clamp_min(1.0)
 
 
-def budgets(eps: float | Sequence[float], norm: NormName = "linf", unit: Unit = "pixel") -> tuple[Budget, ...]:
-    """Return one budget per eps, smallest first, each eps once."""
-    several = not isinstance(eps, numbers.Real) and getattr(eps, "ndim", 1) > 0
-    values: list[Any] = list(cast("Sequence[float]", eps)) if several else [eps]
+def make_budgets(eps: float | Sequence[float], norm: NormName = "linf", unit: Unit = "pixel") -> tuple[Budget, ...]:
+    """Return one budget per distinct eps, smallest first."""
+    is_sequence = not isinstance(eps, numbers.Real) and getattr(eps, "ndim", 1) > 0
+    values: list[Any] = list(cast("Sequence[float]", eps)) if is_sequence else [eps]
     if not values:
-        raise UserError("eps: the list is empty; give at least one number.")
-    made = {Budget(_plain(value), norm, unit) for value in values}
-    return tuple(sorted(made, key=lambda budget: budget.eps))
+        raise UserError("eps: the list is empty; pass at least one number.")
+    distinct = {Budget(_to_python_number(value), norm, unit) for value in values}
+    return tuple(sorted(distinct, key=lambda budget: budget.eps))
 
 
-def _plain(value: Any) -> Any:
-    """Return numpy's and torch's numbers as Python's; what is no number stays, to be refused."""
+def _to_python_number(value: Any) -> Any:
+    """Convert numbers of numpy and torch to float; return anything else unchanged, for `Budget` to reject."""
     return value if isinstance(value, bool) or not hasattr(value, "__float__") else float(value)
+
+
+def project(perturbed: Tensor, images: Tensor, ball: Norm, radius: Tensor) -> Tensor:
+    """Return perturbed images projected onto the ball around the images, and clipped to [0,1]."""
+    return (images + ball.project(perturbed - images, radius)).clamp(0.0, 1.0)
+
+
+def random_start(images: Tensor, budget: Budget, draws: Draws, restart: int) -> Tensor:
+    """Return a uniform random point of each image's ball, clipped to [0,1]; each restart gives another one."""
+    offset = budget.ball.random(draws, tuple(images.shape[1:]), stream=restart)
+    return (images + budget.radius(images) * offset).clamp(0.0, 1.0)

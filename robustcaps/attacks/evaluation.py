@@ -1,4 +1,4 @@
-"""One evaluation: predict, attack, check, predict again, count; one row per (sample, target, eps)."""
+"""Evaluation of an attack on a model: one row per (sample, target, eps)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ COLUMNS = (
     *("clean_pred", "adv_pred", "fooled", "valid", "violation", "linf", "l2", "forwards", "backwards"),
     *("queries", "surrogate", "closest"),
 )
-Look = Callable[[Tensor], dict[str, Any]]
-"""Attacked images (n, channels, height, width) in, columns of n values out."""
+ExtraColumns = Callable[[Tensor], dict[str, Any]]
+"""Adversarial images (n, channels, height, width) -> additional columns of n values each."""
 
 
 def evaluate(
@@ -40,64 +40,78 @@ def evaluate(
     batch_size: int = 64,
     suite: str = "",
     model_name: str | None = None,
-    surrogate: Callable[[str], nn.Module] | None = None,
-    look: Look | None = None,
+    load_surrogate: Callable[[str], nn.Module] | None = None,
+    extra_columns: ExtraColumns | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Attack a model on data and return one row per (sample, target, eps), in that order from the slowest to fastest.
+    """Attack a model on data and return one row per (sample, target, eps), sorted by target, eps and sample.
 
-    Shared work is booked on the row it was done for first, so `forwards` and `backwards` add up to the true cost;
-    `queries` are the forward passes of this model alone, without those of surrogates.
-    `surrogate` loads the models that an attack crafts on; by default they are those shipped for the data.
-    `look` adds columns of its own, from the images that the model is left with.
+    Work that budgets share is counted in the first row it was done for, so that `forwards` and `backwards` add up to
+    the true cost; `queries` are the forward passes of the attacked model without those of surrogates.
+
+    Args:
+        model: Any module from images in [0,1] to logits.
+        data: A dataset, or a pair (images, labels).
+        attack: The attack with its budgets, see `load_attack`.
+        seed: Seed of the attack's random numbers.
+        batch_size: Samples per batch; only rows of torchattacks and foolbox attacks depend on it.
+        suite: Value of the `suite` column.
+        model_name: Value of the `model` column; the name of the class by default.
+        load_surrogate: Loads surrogate models by name; by default those shipped for the dataset.
+        extra_columns: Computes additional columns from the adversarial images.
+        progress: Called with the number of finished rows and their total.
     """
+    _check_arguments(model, attack, batch_size)
+    data = as_data(data)
+    with eval_mode(model):
+        attack.load_surrogates(load_surrogate or (lambda name: _load_shipped_surrogate(name, data, model)))
+        batches = _evaluate_batches(model, data, attack, seed, batch_size, extra_columns or (lambda _: {}))
+        parts = _with_progress(batches, row_count(data, attack), progress)
+        frame = pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
+    fixed = {"suite": suite, "model": model_name or type(model).__name__, "data": data.name, "attack": attack.name}
+    properties: dict[str, Any] = {
+        "goal": attack.goal_spec.goal,
+        "surrogate": attack.surrogate_label,
+        "closest": attack.minimises_norm,
+    }
+    frame = frame.assign(**fixed, **properties, seed=seed)
+    extra = [name for name in frame.columns if name not in COLUMNS]
+    return frame.sort_values(["target", "eps", "index"], ignore_index=True, kind="stable")[[*COLUMNS, *extra]]
+
+
+def _check_arguments(model: object, attack: object, batch_size: int) -> None:
     if not isinstance(model, nn.Module):
         raise UserError(f"model: must be an nn.Module, not {model!r}; load one by name with load_model.")
     if not isinstance(attack, Attack):
         raise UserError(f"attack: must be an Attack, not {attack!r}; load one by name with load_attack.")
-    data = as_data(data)
     if not attack.budgets:
-        raise UserError(f"attack '{type(attack).__name__}' has no budget: give it one with .at(eps=...).")
+        raise UserError(f"attack '{type(attack).__name__}' has no budget; set one with .configure(eps=...).")
     if batch_size < 1:
         raise UserError(f"batch_size: must be at least 1, not {batch_size}.")
-    with eval_mode(model):
-        attack.bind(surrogate or (lambda name: _load_surrogate(name, data, model)))
-        batches = _batches(model, data, attack, seed, batch_size, look or (lambda _: {}))
-        rows = _told(batches, row_count(data, attack), progress)
-        frame = pd.concat([pd.DataFrame(row) for row in rows], ignore_index=True)
-    fixed = {"suite": suite, "model": model_name or type(model).__name__, "data": data.name, "attack": attack.name}
-    kind: dict[str, Any] = {
-        "goal": attack.aim.goal,
-        "surrogate": attack.crafted_on,
-        "closest": attack.closest,
-    }
-    frame = frame.assign(**fixed, **kind, seed=seed)
-    looked = [name for name in frame.columns if name not in COLUMNS]
-    return frame.sort_values(["target", "eps", "index"], ignore_index=True, kind="stable")[[*COLUMNS, *looked]]
 
 
 def row_count(data: Data, attack: Attack) -> int:
-    """Return how many rows an evaluation gives: samples x targets x budgets."""
-    targets = 1 if attack.aim.goal == "untargeted" else len(attack.aim.targets(data.class_names))
+    """Return the number of rows of an evaluation: samples x targets x budgets."""
+    targets = 1 if attack.goal_spec.goal == "untargeted" else len(attack.goal_spec.targets(data.class_names))
     return len(data) * targets * len(attack.budgets)
 
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """Some samples on their way through an attack."""
+    """Samples that are attacked together."""
 
     model: CountedModel
     images: Tensor
     labels: Tensor
     indices: Tensor
-    clean: Tensor
+    clean_predictions: Tensor
     draws: Draws
 
 
-def _batches(
-    model: nn.Module, data: Data, attack: Attack, seed: int, size: int, look: Look
+def _evaluate_batches(
+    model: nn.Module, data: Data, attack: Attack, seed: int, size: int, extra_columns: ExtraColumns
 ) -> Iterator[dict[str, Any]]:
-    """Yield the columns of one (batch, target, budget) after another."""
+    """Yield the columns of each (batch, target, budget)."""
     device = device_of(model)
     for start in range(0, len(data), size):
         images = data.images[start : start + size].to(device)
@@ -106,19 +120,19 @@ def _batches(
         counted = CountedModel(model, Counts.zeros(len(images)))
         with torch.no_grad():
             logits = counted(images)
-        _check_clean(logits, data.classes)
+        _check_clean_logits(logits, data.classes)
         draws = Draws(seed, indices)
         batch = _Batch(counted, images, labels, indices, predict(logits), draws)
         names = (*data.class_names, *map(str, range(data.classes, logits.shape[1])))
-        booked = Counts.zeros(len(images))
-        for target, goal in attack.aim.goals(labels, names, logits, draws):
-            for budget, final, columns in _sweep(batch, attack, goal):
-                spent = {name: count.numpy() for name, count in vars(counted.counts.since(booked)).items()}
-                booked = counted.counts.copy()
-                yield {**_identity(batch, budget, target), **columns, **spent, **look(final)}
+        counts_before = Counts.zeros(len(images))
+        for target, goal in attack.goal_spec.resolve(labels, names, logits, draws):
+            for budget, final, columns in _attack_batch(batch, attack, goal):
+                counts = {name: count.numpy() for name, count in vars(counted.counts.since(counts_before)).items()}
+                counts_before = counted.counts.copy()
+                yield {**_sample_columns(batch, budget, target), **columns, **counts, **extra_columns(final)}
 
 
-def _identity(batch: _Batch, budget: Budget, target: Tensor | None) -> dict[str, Any]:
+def _sample_columns(batch: _Batch, budget: Budget, target: Tensor | None) -> dict[str, Any]:
     return {
         "norm": budget.norm,
         "eps": float(budget.eps),
@@ -126,35 +140,35 @@ def _identity(batch: _Batch, budget: Budget, target: Tensor | None) -> dict[str,
         "target": -1 if target is None else target.cpu().numpy(),
         "index": batch.indices.cpu().numpy(),
         "label": batch.labels.cpu().numpy(),
-        "clean_pred": batch.clean.cpu().numpy(),
+        "clean_pred": batch.clean_predictions.cpu().numpy(),
     }
 
 
-def _sweep(batch: _Batch, attack: Attack, goal: Goal) -> Iterator[tuple[Budget, Tensor, dict[str, Any]]]:
-    """Attack the samples that do not reach the goal by themselves, for every budget, and predict on the proposals.
+def _attack_batch(batch: _Batch, attack: Attack, goal: Goal) -> Iterator[tuple[Budget, Tensor, dict[str, Any]]]:
+    """Attack the samples that do not reach the goal already, and predict on the adversarial images of each budget.
 
-    A proposal that is the very image proposed for the budget before, or the clean one, has been predicted already.
+    Images that are equal to the clean one or to that of the previous budget are not predicted again.
     """
-    rows = torch.nonzero(~goal.reached(batch.clean)).flatten()
+    rows = torch.nonzero(~goal.reached(batch.clean_predictions)).flatten()
     model, images = batch.model.select(rows), batch.images[rows]
-    proposals = attack.sweep(model, images, goal.select(rows), attack.budgets, batch.draws.select(rows))
-    final, predictions = batch.images.clone(), batch.clean.clone()
+    sweep = attack.sweep(model, images, goal.select(rows), attack.budgets, batch.draws.select(rows))
+    final, predictions = batch.images.clone(), batch.clean_predictions.clone()
     for budget in attack.budgets:
         violations = np.full(len(batch.images), "", dtype=object)
         if len(rows):
-            proposal = next(proposals)
-            violations[rows.cpu().numpy()] = proposal.violations
-            back = (proposal.images == images).flatten(1).all(1)
-            predictions[rows[back]] = batch.clean[rows[back]]
-            new = ((proposal.images != final[rows]).flatten(1).any(1) & ~back).nonzero().flatten()
-            final[rows] = proposal.images
+            adversarial = next(sweep)
+            violations[rows.cpu().numpy()] = [violation or "" for violation in adversarial.violations]
+            is_clean = (adversarial.images == images).flatten(1).all(1)
+            predictions[rows[is_clean]] = batch.clean_predictions[rows[is_clean]]
+            new = ((adversarial.images != final[rows]).flatten(1).any(1) & ~is_clean).nonzero().flatten()
+            final[rows] = adversarial.images
             if len(new):
                 with torch.no_grad():
-                    predictions[rows[new]] = predict(model.select(new)(proposal.images[new]))
-        yield budget, final, _columns(final - batch.images, predictions, goal, violations)
+                    predictions[rows[new]] = predict(model.select(new)(adversarial.images[new]))
+        yield budget, final, _result_columns(final - batch.images, predictions, goal, violations)
 
 
-def _columns(delta: Tensor, predictions: Tensor, goal: Goal, violations: np.ndarray) -> dict[str, Any]:
+def _result_columns(delta: Tensor, predictions: Tensor, goal: Goal, violations: np.ndarray) -> dict[str, Any]:
     valid = violations == ""
     return {
         "adv_pred": predictions.cpu().numpy(),
@@ -166,25 +180,25 @@ def _columns(delta: Tensor, predictions: Tensor, goal: Goal, violations: np.ndar
     }
 
 
-def _load_surrogate(name: str, data: Data, model: nn.Module) -> nn.Module:
-    """Return a zoo model trained on the data, beside the attacked one."""
+def _load_shipped_surrogate(name: str, data: Data, model: nn.Module) -> nn.Module:
+    """Return a model of the zoo that was trained on the dataset, on the device of the attacked model."""
     device = device_of(model)
     return load_model(name, data=data.name, device=str(device)).eval()
 
 
-def _check_clean(logits: Tensor, classes: int) -> None:
+def _check_clean_logits(logits: Tensor, classes: int) -> None:
     if logits.shape[1] < classes:
-        raise UserError(f"the model answers with {logits.shape[1]} classes, but the data has {classes}.")
-    broken = int((~torch.isfinite(logits)).any(1).sum())
-    if broken:
-        raise UserError(f"the model's logits are not finite on {broken} of {len(logits)} clean images.")
+        raise UserError(f"the model has {logits.shape[1]} classes, but the data has {classes}.")
+    not_finite = int((~torch.isfinite(logits)).any(1).sum())
+    if not_finite:
+        raise UserError(f"the model's logits are not finite on {not_finite} of {len(logits)} clean images.")
 
 
-def _told(rows: Iterator[dict[str, Any]], total: int, progress: Progress | None) -> Iterator[dict[str, Any]]:
-    """Pass the rows on and tell how many are done."""
+def _with_progress(parts: Iterator[dict[str, Any]], total: int, progress: Progress | None) -> Iterator[dict[str, Any]]:
+    """Yield the parts unchanged, reporting the number of finished rows after each."""
     done = 0
-    for row in rows:
-        yield row
-        done += len(row["index"])
+    for part in parts:
+        yield part
+        done += len(part["index"])
         if progress:
             progress(done, total)

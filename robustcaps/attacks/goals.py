@@ -1,4 +1,4 @@
-"""What an attack wants: a goal is an object, per sample, and knows when it is reached."""
+"""Goals of an attack: a goal knows, per sample, which predictions count as a success."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from robustcaps.errors import UserError, did_you_mean
 from robustcaps.utils.sample_random import Draws
 
 TARGET_STREAM = 2**31 - 1
-"""The stream of random numbers that random targets come from: none that an attack would draw from."""
+"""The random stream of random targets; no attack uses it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Goal(ABC):
-    """One wish per sample; `classes` (n,) are the classes the wish is about."""
+    """What an attack is to achieve on each sample; `classes` (n,) are the labels or the targets."""
 
     classes: Tensor
     sign: ClassVar[int]
-    """+1 where the loss of `classes` is to rise, -1 where it is to fall."""
+    """+1 if the loss of `classes` is to be maximised, -1 if it is to be minimised."""
 
     @abstractmethod
     def reached(self, predictions: Tensor) -> Tensor:
-        """Return which predictions (n,) fulfil the goal, as a mask (n,)."""
+        """Return which predictions (n,) are a success, as a mask (n,)."""
 
     def select(self, rows: Tensor) -> Self:
-        """Return the goal of some of the samples."""
+        """Return the goal for a subset of the samples."""
         return type(self)(self.classes[rows])
 
 
 class Untargeted(Goal):
-    """Any class but the label."""
+    """Any class other than the label."""
 
     sign = 1
 
@@ -45,25 +45,25 @@ class Untargeted(Goal):
 
 
 class Targeted(Goal):
-    """Exactly the given class."""
+    """The target class."""
 
     sign = -1
 
     def reached(self, predictions: Tensor) -> Tensor:
-        """Return which predictions are the target."""
+        """Return which predictions equal the target."""
         return predictions == self.classes
 
 
-CHOSEN = ("least-likely", "random", "every")
-"""Words for targets that are not one given class."""
+TARGET_RULES = ("least-likely", "random", "every")
+"""Values of `target` that choose the target classes by a rule."""
 
 
 @dataclass(frozen=True)
-class Aim:
-    """What a user asks for, before there are samples: untargeted, or a target class.
+class GoalSpec:
+    """A goal as the user specifies it, before there are samples: untargeted, or targeted with a target.
 
-    The target is a class by name or number, 'every' class in turn, the one that the model finds 'least-likely' on the
-    clean image, or a 'random' one other than the label.
+    The target is a class name or number, 'every' class in turn, the class that is 'least-likely' on the clean image, or
+    a 'random' class other than the label.
     """
 
     goal: Literal["untargeted", "targeted"] = "untargeted"
@@ -73,36 +73,45 @@ class Aim:
         if self.goal == "untargeted" and self.target is not None:
             raise UserError("target: only a targeted goal has one; set goal = 'targeted'.")
 
-    def goals(
+    @classmethod
+    def parse(cls, goal: str, target: int | str | None) -> GoalSpec:
+        """Return the specification of a goal by name; a targeted goal without a target has every class in turn."""
+        if goal == "untargeted":
+            return cls("untargeted", target)
+        if goal == "targeted":
+            return cls("targeted", "every" if target is None else target)
+        raise UserError(f"goal: must be 'untargeted' or 'targeted', not '{goal}'.")
+
+    def resolve(
         self, labels: Tensor, class_names: tuple[str, ...], logits: Tensor, draws: Draws
     ) -> Iterator[tuple[Tensor | None, Goal]]:
-        """Yield (target of each sample or None, goal): one goal, or one per class for 'every'."""
+        """Yield (target of each sample or None, goal): a single goal, or one per class for 'every'."""
         if self.goal == "untargeted":
             yield None, Untargeted(labels)
             return
         for target in self.targets(class_names):
-            classes = _classes(target, labels, logits[:, : len(class_names)], draws)
+            classes = _target_classes(target, labels, logits[:, : len(class_names)], draws)
             yield classes, Targeted(classes)
 
     def targets(self, class_names: tuple[str, ...]) -> list[int | str]:
-        """Return the target classes; 'every' includes the true one, as in Hinton et al. (2018)."""
+        """Return the target classes; 'every' includes the true class, as in Hinton et al. (2018)."""
         if self.target is None or self.target == "every":
             return list(range(len(class_names)))
         if isinstance(self.target, str):
             if self.target in class_names:
                 return [class_names.index(self.target)]
-            if self.target in CHOSEN:
+            if self.target in TARGET_RULES:
                 return [self.target]
             raise UserError(
-                f"target: unknown class '{self.target}'. {did_you_mean(self.target, (*class_names, *CHOSEN))}"
+                f"target: unknown class '{self.target}'. {did_you_mean(self.target, (*class_names, *TARGET_RULES))}"
             )
         if not 0 <= self.target < len(class_names):
             raise UserError(f"target: class {self.target} is not in 0..{len(class_names) - 1}.")
         return [self.target]
 
 
-def _classes(target: int | str, labels: Tensor, logits: Tensor, draws: Draws) -> Tensor:
-    """Return the target of each sample (n,)."""
+def _target_classes(target: int | str, labels: Tensor, logits: Tensor, draws: Draws) -> Tensor:
+    """Return the target class of each sample, (n,)."""
     if target == "least-likely":
         return logits.argmin(1)
     if target == "random":

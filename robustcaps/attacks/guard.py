@@ -1,4 +1,4 @@
-"""Nobody cheats: what an attack may return, and what it must leave as it found it; `violations` has the names."""
+"""Checks of what an attack returns and of what it must leave unchanged; `violations` lists the rules."""
 
 from __future__ import annotations
 
@@ -12,249 +12,260 @@ import torch
 from torch import Tensor, nn
 
 from robustcaps.attacks.budgets import TOLERANCE, Budget
+from robustcaps.attacks.violations import Violation
 from robustcaps.models.base import Classifier
 
 
-def proposal_violations(proposal: Any, images: Tensor, budget: Budget) -> list[str]:
-    """Return the name of what is wrong with each sample's proposal, '' where nothing is."""
-    whole = _wrong_kind(proposal, images)
-    if whole:
-        return [whole] * len(images)
-    proposal = proposal.detach()
-    finite = torch.isfinite(proposal).flatten(1).all(1)
-    inside_box = ((proposal >= -TOLERANCE) & (proposal <= 1 + TOLERANCE)).flatten(1).all(1)
-    inside_ball = budget.ball.size(proposal - images) <= budget.reach(images)
+def find_violations(adversarial: Any, images: Tensor, budget: Budget) -> list[Violation | None]:
+    """Return the rule that each adversarial image breaks, None where it breaks none."""
+    batch_violation = _find_batch_violation(adversarial, images)
+    if batch_violation:
+        return [batch_violation] * len(images)
+    adversarial = adversarial.detach()
+    finite = torch.isfinite(adversarial).flatten(1).all(1)
+    inside_box = ((adversarial >= -TOLERANCE) & (adversarial <= 1 + TOLERANCE)).flatten(1).all(1)
+    inside_ball = budget.ball.size(adversarial - images) <= budget.max_size(images)
     misplaced = torch.zeros_like(finite)
     for row in torch.nonzero(finite & inside_box & ~inside_ball).flatten():
-        misplaced[row] = (budget.ball.size(images - proposal[row]) <= budget.reach(images)).any()
+        misplaced[row] = (budget.ball.size(images - adversarial[row]) <= budget.max_size(images)).any()
     checks = torch.stack([~finite, ~inside_box, misplaced, ~inside_ball], 1).tolist()
-    return [next((name for name, broken in zip(_IMAGE, found, strict=True) if broken), "") for found in checks]
+    return [
+        next((violation for violation, is_broken in zip(_IMAGE_VIOLATIONS, sample, strict=True) if is_broken), None)
+        for sample in checks
+    ]
 
 
-_IMAGE = ("not-finite", "outside-box", "wrong-order", "outside-ball")
-"""What can be wrong with a single image, the first of which is told."""
+_IMAGE_VIOLATIONS = (Violation.NOT_FINITE, Violation.OUTSIDE_BOX, Violation.WRONG_ORDER, Violation.OUTSIDE_BALL)
+"""Rules for a single image, in the order in which they are reported."""
 
 
-def _wrong_kind(proposal: Any, images: Tensor) -> str:
-    if type(proposal) not in (Tensor, nn.Parameter):  # a subclass could answer every question as it likes
-        return "not-a-tensor"
-    for what in ("shape", "dtype", "device"):
-        if getattr(proposal, what) != getattr(images, what):
-            return f"wrong-{what}"
-    return ""
+def _find_batch_violation(adversarial: Any, images: Tensor) -> Violation | None:
+    if type(adversarial) not in (Tensor, nn.Parameter):  # a subclass could override the comparisons below
+        return Violation.NOT_A_TENSOR
+    if adversarial.shape != images.shape:
+        return Violation.WRONG_SHAPE
+    if adversarial.dtype != images.dtype:
+        return Violation.WRONG_DTYPE
+    return Violation.WRONG_DEVICE if adversarial.device != images.device else None
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What an attack must leave alone, as it was before: the model, its inputs, and the global state of torch."""
+    """A copy of everything that an attack must not change: the model, its inputs, and the global state of torch."""
 
     model: nn.Module
-    structure: list[tuple[nn.Module, dict[str, dict[Any, Any]]]]
+    tables: list[tuple[nn.Module, dict[str, dict[Any, Any]]]]
     """Each module with copies of its tables of children, parameters, buffers and hooks."""
-    kinds: list[tuple[nn.Module, type[nn.Module]]]
+    classes: list[tuple[nn.Module, type[nn.Module]]]
     """Each module with its class."""
-    methods: list[tuple[nn.Module | type, dict[str, Any]]]
-    """Each class with its methods, then each module with those set on itself."""
-    values: list[tuple[nn.Module, dict[str, Any]]]
+    functions: list[tuple[nn.Module | type, dict[str, Any]]]
+    """Each class with its methods, then each module with the callables set on the instance."""
+    attributes: list[tuple[nn.Module, dict[str, Any]]]
     """Each module with its settings."""
-    state: dict[str, Tensor]
-    modes: dict[str, bool]
-    gradients: dict[str, bool]
-    generators: tuple[Any, ...]
-    grad_mode: bool
-    settings: list[Any]
-    """Of torch, in the order of `_SETTINGS`."""
+    tensors: dict[str, Tensor]
+    """Copies of all parameters and buffers."""
+    training_modes: dict[str, bool]
+    requires_grad: dict[str, bool]
+    rng_states: tuple[Any, ...]
+    grad_enabled: bool
+    torch_settings: list[Any]
+    """Values in the order of `_TORCH_SETTINGS`."""
     inputs: tuple[tuple[Tensor, Tensor], ...]
-    """What an attack is given, and what it must still be equal to."""
+    """Pairs (tensor passed to the attack, original that it must remain equal to)."""
 
     @classmethod
     def take(cls, model: nn.Module, *inputs: tuple[Tensor, Tensor]) -> Snapshot:
-        """Remember a model, the global state, and pairs (what the attack is given, the original)."""
+        """Copy the state of a model, of torch, and pairs (tensor passed to the attack, original)."""
         return cls(
             model=model,
-            structure=[(module, _tables(module)) for module in model.modules()],
-            kinds=[(module, type(module)) for module in model.modules()],
-            methods=[(owner, _functions(owner)) for owner in _owners(model)],
-            values=[(module, _values(module, whole=isinstance(model, Classifier))) for module in model.modules()],
-            state={name: tensor.detach().clone() for name, tensor in _state(model).items()},
-            modes={name: module.training for name, module in model.named_modules()},
-            gradients={name: parameter.requires_grad for name, parameter in model.named_parameters()},
-            generators=_generators(),
-            grad_mode=torch.is_grad_enabled(),
-            settings=[read() for read, _ in _SETTINGS],
+            tables=[(module, _copy_tables(module)) for module in model.modules()],
+            classes=[(module, type(module)) for module in model.modules()],
+            functions=[(owner, _own_functions(owner)) for owner in _modules_and_classes(model)],
+            attributes=[
+                (module, _settings(module, with_numbers=isinstance(model, Classifier))) for module in model.modules()
+            ],
+            tensors={name: tensor.detach().clone() for name, tensor in _parameters_and_buffers(model).items()},
+            training_modes={name: module.training for name, module in model.named_modules()},
+            requires_grad={name: parameter.requires_grad for name, parameter in model.named_parameters()},
+            rng_states=_rng_states(),
+            grad_enabled=torch.is_grad_enabled(),
+            torch_settings=[read() for read, _ in _TORCH_SETTINGS],
             inputs=inputs,
         )
 
-    def restore(self) -> str:
-        """Put everything back as it was and return the name of what an attack had changed, '' for nothing."""
-        torch_settings = self._restore_settings()  # first: what follows makes tensors itself
-        structure = [self._restore_methods(), self._restore_structure(), self._restore_values()]
-        values = [self._restore_state(), self._restore_gradients(), self._restore_modes(), self._restore_inputs()]
-        changes = [*structure, *values, self._restore_generators(), self._restore_grad_mode(), torch_settings]
-        return next(filter(None, changes), "")
+    def restore(self) -> Violation | None:
+        """Restore everything and return the first rule that the attack broke, if any."""
+        torch_settings = self._restore_torch_settings()  # first, because the other steps create tensors
+        structure = [self._restore_functions(), self._restore_tables(), self._restore_attributes()]
+        values = [self._restore_tensors(), self._restore_requires_grad(), self._restore_modes(), self._restore_inputs()]
+        violations = [*structure, *values, self._restore_rng_states(), self._restore_grad_mode(), torch_settings]
+        return next(filter(None, violations), None)
 
-    def _restore_structure(self) -> str:
-        changed = ""
-        for module, tables in self.structure:
+    def _restore_tables(self) -> Violation | None:
+        violation = None
+        for module, tables in self.tables:
             for name, before in tables.items():
                 now = vars(module)[name]
-                if not _same_table(now, before, by_value=name != "_buffers"):
-                    changed = "changed-structure"
+                if not _is_same_table(now, before, compare_values=name != "_buffers"):
+                    violation = Violation.CHANGED_STRUCTURE
                     now.clear()
                     now.update(before)
-        return changed
+        return violation
 
-    def _restore_values(self) -> str:
-        changed = ""
-        for module, values in self.values:
-            for name, before in values.items():
-                if vars(module).get(name, _GONE) != before:
-                    changed = "changed-structure"
+    def _restore_attributes(self) -> Violation | None:
+        violation = None
+        for module, attributes in self.attributes:
+            for name, before in attributes.items():
+                if vars(module).get(name, _MISSING) != before:
+                    violation = Violation.CHANGED_STRUCTURE
                     setattr(module, name, before)
-        return changed
+        return violation
 
-    def _restore_methods(self) -> str:
-        swapped = [(module, kind) for module, kind in self.kinds if type(module) is not kind]
-        for module, kind in swapped:
-            module.__class__ = kind
-        changed = [(owner, before) for owner, before in self.methods if not _same_functions(owner, before)]
+    def _restore_functions(self) -> Violation | None:
+        swapped = [(module, original) for module, original in self.classes if type(module) is not original]
+        for module, original in swapped:
+            module.__class__ = original
+        changed = [(owner, before) for owner, before in self.functions if not _has_functions(owner, before)]
         for owner, before in changed:
-            _put_back(owner, before)
-        return "changed-structure" if swapped or changed else ""
+            _set_functions(owner, before)
+        return Violation.CHANGED_STRUCTURE if swapped or changed else None
 
-    def _restore_settings(self) -> str:
-        changed = ""
-        for (read, write), before in zip(_SETTINGS, self.settings, strict=True):
+    def _restore_torch_settings(self) -> Violation | None:
+        violation = None
+        for (read, write), before in zip(_TORCH_SETTINGS, self.torch_settings, strict=True):
             if read() != before:
-                changed = "changed-torch-settings"
+                violation = Violation.CHANGED_TORCH_SETTINGS
                 write(before)
-        return changed
+        return violation
 
-    def _restore_grad_mode(self) -> str:
-        if torch.is_grad_enabled() == self.grad_mode:
-            return ""
-        torch.set_grad_enabled(self.grad_mode)
-        return "changed-grad-mode"
+    def _restore_grad_mode(self) -> Violation | None:
+        if torch.is_grad_enabled() == self.grad_enabled:
+            return None
+        torch.set_grad_enabled(self.grad_enabled)
+        return Violation.CHANGED_GRAD_MODE
 
-    def _restore_state(self) -> str:
-        changed = {n: t for n, t in _state(self.model).items() if n in self.state and not _same(t, self.state[n])}
+    def _restore_tensors(self) -> Violation | None:
+        now = _parameters_and_buffers(self.model)
+        changed = {n: t for n, t in now.items() if n in self.tensors and not _is_equal(t, self.tensors[n])}
         for name, tensor in changed.items():
-            tensor.data = self.state[name].clone()  # not copied into it: it may have another shape or dtype by now
+            tensor.data = self.tensors[name].clone()  # not copied in place, since shape or dtype may differ
+        if not changed:
+            return None
         parameters = dict(self.model.named_parameters())
-        return "" if not changed else "changed-weights" if changed.keys() & parameters.keys() else "changed-buffers"
+        return Violation.CHANGED_WEIGHTS if changed.keys() & parameters.keys() else Violation.CHANGED_BUFFERS
 
-    def _restore_gradients(self) -> str:
+    def _restore_requires_grad(self) -> Violation | None:
         parameters = dict(self.model.named_parameters())
-        changed = [p for name, p in parameters.items() if p.requires_grad != self.gradients[name]]
+        changed = [p for name, p in parameters.items() if p.requires_grad != self.requires_grad[name]]
         for parameter in changed:
             parameter.requires_grad_(not parameter.requires_grad)
-        return "changed-requires-grad" if changed else ""
+        return Violation.CHANGED_REQUIRES_GRAD if changed else None
 
-    def _restore_modes(self) -> str:
-        changed = [m for name, m in self.model.named_modules() if m.training != self.modes[name]]
+    def _restore_modes(self) -> Violation | None:
+        changed = [m for name, m in self.model.named_modules() if m.training != self.training_modes[name]]
         for module in changed:
             module.training = not module.training
-        return "changed-mode" if changed else ""
+        return Violation.CHANGED_MODE if changed else None
 
-    def _restore_inputs(self) -> str:
-        changed = [pair for pair in self.inputs if not _same(pair[0].detach(), pair[1])]
-        for given, original in changed:
-            given.data = original.detach().clone()
-        for given, _ in self.inputs:
-            given.grad = None  # or the gradients of one budget would be added to the next one's
-            if given.requires_grad:
-                given.requires_grad_(False)  # noqa: FBT003
-        return "changed-inputs" if changed else ""
+    def _restore_inputs(self) -> Violation | None:
+        changed = [pair for pair in self.inputs if not _is_equal(pair[0].detach(), pair[1])]
+        for passed, original in changed:
+            passed.data = original.detach().clone()
+        for passed, _ in self.inputs:
+            passed.grad = None  # otherwise the gradients of all budgets would add up
+            if passed.requires_grad:
+                passed.requires_grad_(False)  # noqa: FBT003
+        return Violation.CHANGED_INPUTS if changed else None
 
-    def _restore_generators(self) -> str:
-        if _same_generators(_generators(), self.generators):
-            return ""
-        torch.set_rng_state(self.generators[0])
-        random.setstate(self.generators[1])
-        np.random.set_state(self.generators[2])  # noqa: NPY002
-        return "changed-global-rng"
+    def _restore_rng_states(self) -> Violation | None:
+        if _are_same_rng_states(_rng_states(), self.rng_states):
+            return None
+        torch.set_rng_state(self.rng_states[0])
+        random.setstate(self.rng_states[1])
+        np.random.set_state(self.rng_states[2])  # noqa: NPY002
+        return Violation.CHANGED_GLOBAL_RNG
 
 
-def _same(now: Tensor, before: Tensor) -> bool:
+def _is_equal(now: Tensor, before: Tensor) -> bool:
     """Return whether two tensors hold the same values; NaN equals NaN."""
     if now.shape != before.shape or now.dtype != before.dtype:
         return False
     return torch.equal(now, before) or bool(torch.allclose(now, before, rtol=0, atol=0, equal_nan=True))
 
 
-def _tables(module: nn.Module) -> dict[str, dict[Any, Any]]:
-    """Return copies of a module's own tables: _modules, _parameters, _buffers and those of its hooks."""
+def _copy_tables(module: nn.Module) -> dict[str, dict[Any, Any]]:
+    """Return copies of a module's tables: _modules, _parameters, _buffers and its hooks."""
     tables = {name: table for name, table in vars(module).items() if isinstance(table, dict)}
     wanted = {"_modules", "_parameters", "_buffers"}
     return {name: dict(table) for name, table in tables.items() if name in wanted or name.endswith("hooks")}
 
 
-_GONE = object()
+_MISSING = object()
 
 
-def _values(module: nn.Module, *, whole: bool) -> dict[str, Any]:
-    """Return the settings of a module: words, switches and records; of our own models numbers, too.
+def _settings(module: nn.Module, *, with_numbers: bool) -> dict[str, Any]:
+    """Return the public attributes of a module that are strings, booleans or dataclasses, and numbers if requested.
 
-    Others may keep tallies in numbers, and change them by themselves.
+    Numbers are compared for models of this package only; other models may keep counters that they change themselves.
     """
-    kinds = (bool, str, int, float, tuple) if whole else (bool, str)
+    types = (bool, str, int, float, tuple) if with_numbers else (bool, str)
     own = {name: value for name, value in vars(module).items() if name != "training" and not name.startswith("_")}
-    return {name: value for name, value in own.items() if isinstance(value, kinds) or is_dataclass(value)}
+    return {name: value for name, value in own.items() if isinstance(value, types) or is_dataclass(value)}
 
 
-def _same_table(now: dict[Any, Any], before: dict[Any, Any], *, by_value: bool) -> bool:
-    """Compare tables by their keys and, if `by_value`, by what they hold (a model may renew its own buffers)."""
-    return list(now) == list(before) and (not by_value or all(now[key] is before[key] for key in before))
+def _is_same_table(now: dict[Any, Any], before: dict[Any, Any], *, compare_values: bool) -> bool:
+    """Compare the keys of two tables, and the identity of their values unless a model may replace them itself."""
+    return list(now) == list(before) and (not compare_values or all(now[key] is before[key] for key in before))
 
 
-def _functions(owner: nn.Module | type) -> dict[str, Any]:
-    """Return what can be called of what a module or a class has of its own."""
+def _own_functions(owner: nn.Module | type) -> dict[str, Any]:
+    """Return the callables that a module or a class defines itself."""
     return {name: value for name, value in vars(owner).items() if callable(value)}
 
 
-def _same_functions(owner: nn.Module | type, before: dict[str, Any]) -> bool:
-    now = _functions(owner)
+def _has_functions(owner: nn.Module | type, before: dict[str, Any]) -> bool:
+    now = _own_functions(owner)
     return now.keys() == before.keys() and all(now[name] is function for name, function in before.items())
 
 
-def _put_back(owner: nn.Module | type, functions: dict[str, Any]) -> None:
-    """Give a module or a class the functions it had, and no others."""
-    for name in _functions(owner).keys() - functions.keys():
+def _set_functions(owner: nn.Module | type, functions: dict[str, Any]) -> None:
+    """Replace the callables of a module or a class by these."""
+    for name in _own_functions(owner).keys() - functions.keys():
         delattr(owner, name)
     for name, function in functions.items():
         setattr(owner, name, function)
 
 
-def _owners(model: nn.Module) -> list[nn.Module | type]:
-    """Return every class that the model's modules are of, and the modules."""
+def _modules_and_classes(model: nn.Module) -> list[nn.Module | type]:
+    """Return all classes of the model's modules, base classes included, followed by the modules."""
     modules = list(model.modules())
-    return [*({kind for module in modules for kind in type(module).__mro__} - {object}), *modules]
+    return [*({base for module in modules for base in type(module).__mro__} - {object}), *modules]
 
 
-def _state(model: nn.Module) -> dict[str, Tensor]:
+def _parameters_and_buffers(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def _generators() -> tuple[Any, ...]:
-    # The legacy state is the one plugins can disturb, so it is the one to look at.
+def _rng_states() -> tuple[Any, ...]:
+    # numpy's legacy generator is the one that plugins can change globally.
     return torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
 
 
-def _same_generators(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
-    torch_same = bool(torch.equal(now[0], before[0]))
-    numpy_same = bool(np.array_equal(now[2][1], before[2][1])) and now[2][2:] == before[2][2:]
-    return torch_same and now[1] == before[1] and numpy_same
+def _are_same_rng_states(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
+    is_same_torch = bool(torch.equal(now[0], before[0]))
+    is_same_numpy = bool(np.array_equal(now[2][1], before[2][1])) and now[2][2:] == before[2][2:]
+    return is_same_torch and now[1] == before[1] and is_same_numpy
 
 
 def _set_default_device(device: torch.device) -> None:
-    torch.set_default_device(None if device.type == "cpu" else device)  # None costs nothing; 'cpu' is looked up anew
+    torch.set_default_device(None if device.type == "cpu" else device)  # 'cpu' would slow down every tensor creation
 
 
-_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+_TORCH_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_default_device, _set_default_device),
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
 )
-"""How global settings of torch are read and written."""
+"""Functions that read and write each global setting of torch."""

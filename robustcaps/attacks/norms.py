@@ -1,4 +1,4 @@
-"""The balls that perturbations live in: size, projection, steepest ascent, random point."""
+"""The linf and l2 norms of perturbations: size, projection, steepest ascent and random points of their balls."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ NormName = Literal["linf", "l2"]
 
 
 class Norm(ABC):
-    """A norm on images; every method works sample by sample, radii are (n, 1, 1, 1)."""
+    """A norm on images; every method works per sample, and radii have the shape (n, 1, 1, 1)."""
 
     @abstractmethod
     def size(self, delta: Tensor) -> Tensor:
-        """Return the norm of each sample's perturbation (n,), in float64."""
+        """Return the norm of each perturbation, (n,) in float64."""
 
     @abstractmethod
     def project(self, delta: Tensor, radius: Tensor) -> Tensor:
-        """Return the nearest perturbation inside the ball."""
+        """Return the perturbations projected onto the ball."""
 
     @abstractmethod
     def ascent(self, gradient: Tensor) -> Tensor:
-        """Return the unit step that raises a linear function most: the dual direction of the gradient."""
+        """Return the unit step of steepest ascent: the dual direction of the gradient."""
 
     @abstractmethod
     def random(self, draws: Draws, shape: tuple[int, ...], *, stream: int) -> Tensor:
@@ -34,7 +34,7 @@ class Norm(ABC):
 
 
 class Linf(Norm):
-    """The largest change of any pixel."""
+    """The largest absolute change of any pixel."""
 
     def size(self, delta: Tensor) -> Tensor:
         return delta.double().abs().flatten(1).amax(1)
@@ -50,18 +50,18 @@ class Linf(Norm):
 
 
 class L2(Norm):
-    """The Euclidean length of the change."""
+    """The Euclidean norm of the change."""
 
     def size(self, delta: Tensor) -> Tensor:
-        return _length(delta.double()).flatten()
+        return _l2_norm(delta.double()).flatten()
 
     def project(self, delta: Tensor, radius: Tensor) -> Tensor:
-        return delta * (radius / _length(delta).clamp_min(1e-30)).clamp_max(1.0)
+        return delta * (radius / _l2_norm(delta).clamp_min(1e-30)).clamp_max(1.0)
 
     def ascent(self, gradient: Tensor) -> Tensor:
         # Scaled by the largest entry first: squares of tiny gradients would underflow in float32.
         scaled = gradient / gradient.abs().amax((1, 2, 3), keepdim=True).clamp_min(1e-38)
-        return scaled / _length(scaled).clamp_min(1e-30)
+        return scaled / _l2_norm(scaled).clamp_min(1e-30)
 
     def random(self, draws: Draws, shape: tuple[int, ...], *, stream: int) -> Tensor:
         direction = self.ascent(draws.normal(shape, stream=2 * stream))
@@ -70,10 +70,10 @@ class L2(Norm):
         return direction * radius
 
 
-def _length(x: Tensor) -> Tensor:
-    """Return the Euclidean length of each sample, (n, 1, 1, 1)."""
-    length: Tensor = torch.linalg.vector_norm(x, dim=(1, 2, 3), keepdim=True)
-    return length
+def _l2_norm(x: Tensor) -> Tensor:
+    """Return the Euclidean norm of each sample, (n, 1, 1, 1)."""
+    norm: Tensor = torch.linalg.vector_norm(x, dim=(1, 2, 3), keepdim=True)
+    return norm
 
 
 NORMS: dict[NormName, Norm] = {"linf": Linf(), "l2": L2()}

@@ -1,1 +1,1 @@
-"""The attacks of torchattacks and foolbox under our budgets, goals, seeds and guard; imported only when asked for."""
+"""Adapters for the attacks of torchattacks and foolbox; imported only when one of them is used."""

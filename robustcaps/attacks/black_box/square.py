@@ -1,4 +1,4 @@
-"""Square attack (Andriushchenko et al. 2020): random search on the model's scores alone, one window at a time."""
+"""Square attack (Andriushchenko et al. 2020): random search over square windows, using the model's outputs only."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from robustcaps.attacks.base import Attack
 from robustcaps.attacks.budgets import Budget
 from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal
-from robustcaps.attacks.losses import cross_entropy_on_logits, logit_margin
+from robustcaps.attacks.losses import log_odds_loss, margin_loss
 from robustcaps.attacks.norms import NormName
 from robustcaps.registry import ATTACKS
 from robustcaps.utils.sample_random import Draws
 
-HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
-"""The shares of the queries after which p is halved: as the authors do after 10, 50, 200, 500, ... of 10,000."""
+P_HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
+"""Fractions of the queries after which p is halved: the paper's schedule of 10, 50, 200, 500, ... of 10,000."""
 TILES = 5
-"""The L2 search starts from 5x5 tiles."""
+"""Tiles per side of the initial L2 perturbation."""
 
 
 @dataclass(frozen=True, eq=False)
-class Windows:
-    """One square window in each image (n, ..., height, width), at rows `top` and columns `left`, (n,) each."""
+class SquareWindows:
+    """One square window per image, at rows `top` and columns `left`, (n,) each."""
 
     top: Tensor
     left: Tensor
@@ -37,23 +37,23 @@ class Windows:
     width: int
 
     @classmethod
-    def place(cls, where: Tensor, side: int, shape: tuple[int, ...]) -> Windows:
-        """Place windows by uniform numbers (n, 2): every position inside the image is as likely."""
+    def place(cls, uniform: Tensor, side: int, shape: tuple[int, ...]) -> SquareWindows:
+        """Place windows by uniform numbers (n, 2), uniformly over the positions inside the image."""
         *_, height, width = shape
-        room = torch.tensor([height - side + 1, width - side + 1], device=where.device)
-        top, left = (where * room).long().minimum(room - 1).unbind(1)
+        room = torch.tensor([height - side + 1, width - side + 1], device=uniform.device)
+        top, left = (uniform * room).long().minimum(room - 1).unbind(1)
         return cls(top, left, side, height, width)
 
     @property
     def mask(self) -> Tensor:
-        """(n, 1, height, width): which pixels lie inside."""
+        """Which pixels lie inside the window, (n, 1, height, width)."""
         inside = [(at >= 0) & (at < self.side) for at in self._coordinates()]
         return (inside[0] & inside[1]).unsqueeze(1)
 
-    def paste(self, pattern: Tensor, turned: Tensor) -> Tensor:
-        """Return a pattern (side, side), transposed where `turned` (n,), in each window; 0 outside: (n, 1, h, w)."""
+    def paste(self, pattern: Tensor, transposed: Tensor) -> Tensor:
+        """Return a pattern (side, side) pasted into each window, transposed where masked: (n, 1, height, width)."""
         row, column = (at.clamp(0, self.side - 1) for at in self._coordinates())
-        pasted = torch.where(turned[:, None, None], pattern[column, row], pattern[row, column])
+        pasted = torch.where(transposed[:, None, None], pattern[column, row], pattern[row, column])
         return pasted.unsqueeze(1) * self.mask
 
     def _coordinates(self) -> tuple[Tensor, Tensor]:
@@ -63,20 +63,20 @@ class Windows:
         return row[:, :, None], column[:, None, :]
 
 
-class Search(ABC):
-    """How perturbations start and move in one norm; radii are (n, 1, 1, 1)."""
+class SquareSearch(ABC):
+    """Initialisation and random updates of perturbations in one norm; radii are (n, 1, 1, 1)."""
 
     @abstractmethod
     def start(self, shape: tuple[int, ...], radius: Tensor, draws: Draws) -> Tensor:
-        """Return the first perturbation of each image of this shape (channels, height, width)."""
+        """Return the initial perturbation of each image of this shape (channels, height, width)."""
 
     @abstractmethod
-    def move(self, delta: Tensor, radius: Tensor, share: float, draws: Draws, query: int) -> Tensor:
-        """Return the perturbations with about this share of their pixels changed."""
+    def update(self, delta: Tensor, radius: Tensor, share: float, draws: Draws, query: int) -> Tensor:
+        """Return the perturbations with about this share of their pixels resampled."""
 
 
-class LinfSearch(Search):
-    """Every pixel stands at an end of its interval; a window goes to one end, channel by channel (algorithm 2)."""
+class LinfSquareSearch(SquareSearch):
+    """Every pixel is at +eps or -eps; an update sets a window to one of them per channel (algorithm 2)."""
 
     def start(self, shape: tuple[int, ...], radius: Tensor, draws: Draws) -> Tensor:
         """Return vertical stripes one pixel wide."""
@@ -84,20 +84,20 @@ class LinfSearch(Search):
         stripes = radius * _signs(draws.uniform((channels, 1, width), stream=0))
         return stripes.expand(-1, -1, height, -1)
 
-    def move(self, delta: Tensor, radius: Tensor, share: float, draws: Draws, query: int) -> Tensor:
+    def update(self, delta: Tensor, radius: Tensor, share: float, draws: Draws, query: int) -> Tensor:
         """Set one window to +eps or -eps in each channel."""
         _, channels, height, width = delta.shape
         side = min(max(1, round(math.sqrt(share * height * width))), height, width)
         numbers = draws.uniform((2 + channels,), stream=query)
-        window = Windows.place(numbers[:, :2], side, delta.shape)
+        window = SquareWindows.place(numbers[:, :2], side, delta.shape)
         return torch.where(window.mask, radius * _signs(numbers[:, 2:, None, None]), delta)
 
 
-class L2Search(Search):
-    """The budget of one window is moved to another, in the shape of two bumps of opposite sign (algorithm 3)."""
+class L2SquareSearch(SquareSearch):
+    """An update moves norm from one window to another, as two bumps of opposite sign (algorithm 3)."""
 
     def start(self, shape: tuple[int, ...], radius: Tensor, draws: Draws) -> Tensor:
-        """Return tiles of bumps with random signs, together as long as the radius."""
+        """Return tiles of bumps with random signs, scaled to the radius."""
         channels, height, width = shape
         tiles = min(TILES, height, width)
         side = min(height, width) // tiles
@@ -106,29 +106,29 @@ class L2Search(Search):
         top, left = (height - tiles * side) // 2, (width - tiles * side) // 2
         delta = radius.new_zeros(len(radius), *shape)
         delta[:, :, top : top + tiles * side, left : left + tiles * side] = tiled
-        return radius * delta / _length(delta, (1, 2, 3))
+        return radius * delta / _l2_norm(delta, (1, 2, 3))
 
-    def move(self, delta: Tensor, radius: Tensor, share: float, draws: Draws, query: int) -> Tensor:
-        """Give the first window bumps beside what it has, and all that the second one and the ball still hold."""
+    def update(self, delta: Tensor, radius: Tensor, share: float, draws: Draws, query: int) -> Tensor:
+        """Add bumps to the first window, scaled to the norm of both windows and what the ball leaves unused."""
         _, channels, height, width = delta.shape
         side = min(max(3, round(math.sqrt(share * height * width)) | 1), height, width)
         numbers = draws.uniform((5 + channels,), stream=query)
-        first = Windows.place(numbers[:, 0:2], side, delta.shape)
-        second = Windows.place(numbers[:, 2:4], side, delta.shape)
-        bumps = first.paste(two_bumps(side).to(delta), turned=numbers[:, 4] < 0.5)
+        first = SquareWindows.place(numbers[:, 0:2], side, delta.shape)
+        second = SquareWindows.place(numbers[:, 2:4], side, delta.shape)
+        bumps = first.paste(two_bumps(side).to(delta), transposed=numbers[:, 4] < 0.5)
         kept = delta * first.mask
-        shape = bumps * _signs(numbers[:, 5:, None, None]) + kept / _length(kept, (2, 3))
+        shape = bumps * _signs(numbers[:, 5:, None, None]) + kept / _l2_norm(kept, (2, 3))
         unused = (radius.square() - delta.square().sum((1, 2, 3), keepdim=True)).clamp_min(0.0)
         both = first.mask | second.mask
         available = ((delta * both).square().sum((2, 3), keepdim=True) + unused / channels).sqrt()
-        return delta * ~both + shape / _length(shape, (2, 3)) * available
+        return delta * ~both + shape / _l2_norm(shape, (2, 3)) * available
 
 
-SEARCHES: dict[NormName, Search] = {"linf": LinfSearch(), "l2": L2Search()}
+SEARCHES: dict[NormName, SquareSearch] = {"linf": LinfSquareSearch(), "l2": L2SquareSearch()}
 
 
-class Square(Attack):
-    """Random search: a changed window is kept where it raises the objective; one forward pass per query."""
+class SquareAttack(Attack):
+    """Random search that keeps an update if it increases the objective; one forward pass per query."""
 
     randomised = True
 
@@ -140,7 +140,7 @@ class Square(Attack):
     @torch.no_grad()
     def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
         """Return the best images found; samples that reached the goal leave the batch."""
-        loss = logit_margin if goal.sign > 0 else cross_entropy_on_logits
+        loss = margin_loss if goal.sign > 0 else log_odds_loss
         search, ball, radii = SEARCHES[budget.norm], budget.ball, budget.radius(images)
         best = images.clone()
         objective = torch.full_like(radii[:, 0, 0, 0], -torch.inf)
@@ -148,12 +148,12 @@ class Square(Attack):
         for query in range(self.queries):
             if len(active) == 0:
                 break
-            at, radius, source = images[active], radii[active], draws.select(active)
+            clean, radius, active_draws = images[active], radii[active], draws.select(active)
             if query == 0:
-                delta = search.start(tuple(images.shape[1:]), radius, source)
+                delta = search.start(tuple(images.shape[1:]), radius, active_draws)
             else:
-                delta = search.move(best[active] - at, radius, self._share(query), source, query)
-            tried = (at + ball.project(delta, radius)).clamp(0.0, 1.0)
+                delta = search.update(best[active] - clean, radius, self._window_share(query), active_draws, query)
+            tried = (clean + ball.project(delta, radius)).clamp(0.0, 1.0)
             values, logits = loss(model.select(active), tried, goal.select(active))
             reached = goal.select(active).reached(logits.argmax(1))
             better = (values > objective[active]) | reached
@@ -161,17 +161,17 @@ class Square(Attack):
             active = active[~reached]
         return best
 
-    def _share(self, query: int) -> float:
-        """Return p, the share of the pixels that a window covers: it falls as the search goes on."""
-        halvings = sum(query > share * self.queries for share in HALVINGS)
+    def _window_share(self, query: int) -> float:
+        """Return p, the share of pixels that a window covers, which decreases with the number of queries."""
+        halvings = sum(query > share * self.queries for share in P_HALVINGS)
         return math.ldexp(self.p_init, -halvings)
 
 
 def two_bumps(side: int) -> Tensor:
-    """Return eta (side, side) of length 1: two halves, a bump up and a bump down (equation 2 of the paper)."""
+    """Return eta (side, side) of unit norm: a positive and a negative bump side by side (equation 2)."""
     half = side // 2
     eta = torch.cat([_bump(side, half), -_bump(side, side - half)], dim=1)
-    return eta / _length(eta, (0, 1))
+    return eta / _l2_norm(eta, (0, 1))
 
 
 def _bump(height: int, width: int) -> Tensor:
@@ -188,17 +188,17 @@ def _signs(uniform: Tensor) -> Tensor:
     return torch.where(uniform < 0.5, -1.0, 1.0)
 
 
-def _length(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Return the Euclidean length over these dimensions, kept, and never 0."""
-    length: Tensor = torch.linalg.vector_norm(x, dim=dims, keepdim=True)
-    return length.clamp_min(1e-30)
+def _l2_norm(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Return the Euclidean norm over some dimensions, which are kept; at least 1e-30."""
+    norm: Tensor = torch.linalg.vector_norm(x, dim=dims, keepdim=True)
+    return norm.clamp_min(1e-30)
 
 
 @ATTACKS.register("square")
 def square(
     *,
-    queries: Annotated[int, Field(ge=1, description="forward passes per sample at most")] = 1000,
-    p_init: Annotated[float, Field(gt=0, le=1, description="share of the pixels that the first windows cover")] = 0.8,
+    queries: Annotated[int, Field(ge=1, description="maximum number of queries per sample")] = 1000,
+    p_init: Annotated[float, Field(gt=0, le=1, description="share of pixels that the first windows cover")] = 0.8,
 ) -> Attack:
-    """Square attack: random search that sees only the model's scores (Andriushchenko et al. 2020)."""
-    return Square(queries=queries, p_init=p_init)
+    """Square attack: score-based black-box random search (Andriushchenko et al. 2020)."""
+    return SquareAttack(queries=queries, p_init=p_init)

@@ -1,0 +1,1 @@
+"""Attacks on properties of capsule networks: routing and reconstruction."""

@@ -1,0 +1,1 @@
+"""White-box attacks that follow the gradient of a loss inside a fixed ball."""

@@ -1,0 +1,1 @@
+"""Minimum-norm attacks: they search for the smallest successful perturbation."""
