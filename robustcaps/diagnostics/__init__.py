@@ -1,1 +1,4 @@
-"""Can this number be trusted? `checks/` looks for gradient masking, `kinds/` declares what a suite can ask for."""
+"""Diagnostics of models: gradient masking (`checks/`), gradients, detection, viewpoints and overlapping digits.
+
+`kinds/` declares the diagnostics that a suite can request.
+"""

@@ -1,4 +1,4 @@
-"""Who gets past classifier and detector: inputs that a capsule network cannot reconstruct are suspect (DARCCC)."""
+"""Detection of adversarial examples by reconstruction error (DARCCC, Frosst, Sabour and Hinton 2018)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,22 @@ from torch import Tensor, nn
 from robustcaps.attacks.base import Attack
 from robustcaps.attacks.evaluation import evaluate
 from robustcaps.data.base import Data, Progress
-from robustcaps.diagnostics.kinds.detection import detection_rates
 from robustcaps.errors import UserError
 from robustcaps.models.reconstruction import reconstruct
 
-__all__ = ["ReconstructionDetector", "detect", "detection_rates", "reconstruction_errors"]
-
-AT_ONCE = 256
-"""How many images are reconstructed together."""
+BATCH_SIZE = 256
 
 
 @dataclass(frozen=True, eq=False)
 class ReconstructionDetector:
-    """Flags images whose reconstruction by the winning capsule is too far off (Frosst, Sabour, Hinton 2018)."""
+    """Flags images that the predicted class capsule reconstructs badly."""
 
     model: nn.Module
     threshold: float
 
     @classmethod
     def fit(cls, model: nn.Module, images: Tensor, *, quantile: float = 0.95) -> Self:
-        """Set the threshold so that this share of clean validation images passes."""
+        """Return a detector that passes a fraction `quantile` of these clean validation images."""
         if not 0 < quantile < 1:
             raise UserError(f"quantile: must lie between 0 and 1, not {quantile}.")
         return cls(model, float(reconstruction_errors(model, images).quantile(quantile)))
@@ -45,14 +41,14 @@ class ReconstructionDetector:
         return self.too_large(self.errors(images))
 
     def too_large(self, errors: Tensor) -> Tensor:
-        """Return which reconstruction errors are flagged (n,); one that is not a number is."""
+        """Return which reconstruction errors exceed the threshold (n,); NaN does."""
         return ~(errors <= self.threshold)
 
 
 def reconstruction_errors(model: nn.Module, images: Tensor) -> Tensor:
-    """Return |x - x'|_2 (n,), x' being what the capsule of the predicted class encodes."""
-    offsets = [reconstruct(model, some) - some.cpu() for some in torch.split(images, AT_ONCE)]
-    return torch.cat([torch.linalg.vector_norm(offset, dim=(1, 2, 3)) for offset in offsets])
+    """Return |x - x'|_2 (n,), where x' is the reconstruction from the capsule of the predicted class."""
+    differences = [reconstruct(model, batch) - batch.cpu() for batch in torch.split(images, BATCH_SIZE)]
+    return torch.cat([torch.linalg.vector_norm(difference, dim=(1, 2, 3)) for difference in differences])
 
 
 def detect(
@@ -66,16 +62,35 @@ def detect(
     model_name: str | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Return the rows of `evaluate` with the columns error (of the reconstruction), flagged, and undetected.
+    """Evaluate an attack on a model that is protected by a detector.
 
-    Undetected is what is fooled but not flagged.
+    Args:
+        model: The attacked model.
+        data: A dataset, or a pair of tensors (images, labels).
+        attack: The attack, with its budgets.
+        detector: The detector that sees the attacked images.
+        seed: Seed of the attack's random numbers.
+        batch_size: Number of samples attacked together.
+        model_name: Name of the model in the rows; by default that of its class.
+        progress: Called with the number of finished rows and of all rows.
+
+    Returns:
+        The rows of `evaluate`, with the columns error (of the reconstruction), flagged, and undetected: fooled but not
+        flagged.
     """
 
-    def look(images: Tensor) -> dict[str, Any]:
+    def detector_columns(images: Tensor) -> dict[str, Any]:
         errors = detector.errors(images)
         return {"error": errors.numpy(), "flagged": detector.too_large(errors).numpy()}
 
     rows = evaluate(
-        model, data, attack, seed=seed, batch_size=batch_size, model_name=model_name, look=look, progress=progress
+        model,
+        data,
+        attack,
+        seed=seed,
+        batch_size=batch_size,
+        model_name=model_name,
+        extra_columns=detector_columns,
+        progress=progress,
     )
     return rows.assign(undetected=rows["fooled"] & ~rows["flagged"])

@@ -1,4 +1,4 @@
-"""The verdict: all checks, what they add up to, and the robust accuracy before and after the remedies."""
+"""The verdict on a robust accuracy: all checks, their conclusion, and the robust accuracy after adaptive attacks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from robustcaps.attacks.norms import NormName
 from robustcaps.data.base import Data, Progress, as_data
-from robustcaps.diagnostics.checks.attack_checks import fooled_in_all
+from robustcaps.diagnostics.checks.attack_checks import fooled_by_any_attack
 from robustcaps.diagnostics.checks.base import Diagnostic, Finding
-from robustcaps.diagnostics.checks.baseline_attack import textbook_attack
-from robustcaps.diagnostics.checks.context import Case, Contest, Textbook, TextbookLoss
-from robustcaps.diagnostics.checks.evaluation_checks import unfit
+from robustcaps.diagnostics.checks.baseline_attack import run_baseline
+from robustcaps.diagnostics.checks.context import AttackOutcome, BaselineLoss, BaselineSettings, DiagnosisContext
+from robustcaps.diagnostics.checks.evaluation_checks import find_model_problem
 from robustcaps.diagnostics.checks.shielded_model import ModelFailed
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.models.inference import device_of, eval_mode
@@ -27,33 +27,34 @@ from robustcaps.utils.statistics import wilson
 
 Status = Literal["trusted", "suspicious", "masked"]
 COLUMNS = ("check", "kind", "flagged", "proof", "value", "threshold", "words", "meaning", "source", "remedy")
-ANY_IMAGE = "it must answer every image in [0,1]"
-UNFIT = "The model cannot be judged: it must answer images (n, channels, height, width) with outputs (n, classes)."
+UNUSABLE_MODEL = (
+    "The model cannot be diagnosed: it must map images (n, channels, height, width) in [0,1] to outputs (n, classes)."
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """Whether a robust accuracy can be trusted, and what it is when attacked with everything."""
+    """Whether a robust accuracy can be trusted, and the worst case over all attacks of the diagnosis."""
 
     status: Status
-    """'masked': proven that gradients mislead; 'suspicious': signs, no proof, or no way to tell; 'trusted': neither."""
+    """'masked': gradient masking is proven; 'suspicious': signs of it, or the model cannot be diagnosed; 'trusted'."""
     checks: pd.DataFrame
-    """One row per check: what it saw, what that means, and what to do about it."""
+    """One row per check: the measured value, its meaning, and the remedy."""
     attacks: pd.DataFrame
-    """One row per attack: on how many samples it was tried, since others had left them, and how many it fooled."""
+    """One row per attack: the number of samples that it was tried on, and of those that it fooled."""
     summary: str
     n: int
-    """How many samples there were."""
+    """Number of samples."""
     clean: float
     """Accuracy without an attack."""
     naive: float
-    """Robust accuracy by the textbook attack; NaN where the model cannot be judged."""
+    """Robust accuracy under the baseline attack; NaN if the model cannot be diagnosed."""
     corrected: float
-    """Robust accuracy after all attacks and remedies: the worst case, sample by sample."""
+    """Robust accuracy under the per-sample worst case over all attacks."""
 
     @property
     def masked(self) -> bool:
-        """Whether the model hides from gradient attacks."""
+        """Whether gradient masking is proven."""
         return self.status == "masked"
 
 
@@ -63,39 +64,58 @@ def diagnose(
     eps: float = 0.1,
     *,
     norm: NormName = "linf",
-    loss: TextbookLoss = "ce",
+    loss: BaselineLoss = "ce",
     steps: int = 20,
     step: float | None = None,
     checks: Sequence[str | Mapping[str, Any]] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Tell whether a gradient attack's robust accuracy on a model can be trusted, and correct it.
+    """Check whether the robust accuracy of a model under PGD is due to gradient masking, and correct it.
 
-    The attack in question is PGD with these `steps` of size `step` (a share of eps), which climbs the plain
-    cross-entropy of the outputs, or of a zoo model's scores ('ce-scores'), or its 'training' loss. `checks` are names,
-    or tables with a name as 'use' and options; all by default.
+    Args:
+        model: Any module from images in [0,1] to outputs (n, classes).
+        data: A dataset, or a pair of tensors (images, labels).
+        eps: Radius of the ball.
+        norm: Norm of the ball.
+        loss: Loss of the baseline attack: the cross-entropy of the outputs ('ce') or, for models of the zoo, of the
+            scores ('ce-scores'), or the training loss ('training').
+        steps: Number of steps of the baseline attack.
+        step: Step size as a fraction of eps; by default 2.5 / steps, at most 1.
+        checks: Names of checks, or tables with a name as 'use' and options; all checks by default.
+        seed: Seed of all random numbers.
+        progress: Called with the number of finished checks and of all checks.
+
+    Returns:
+        The verdict, with the naive and the corrected robust accuracy.
     """
+    _validate_arguments(model, eps, loss, steps, step)
+    chosen = [load_diagnostic(check) for check in (DIAGNOSTICS.names() if checks is None else checks)]
+    baseline = BaselineSettings(loss, steps, min(1.0, 2.5 / steps) if step is None else step)
+    device = device_of(model)
+    with _frozen(model), seeded(derive_seed(seed), device):
+        context = DiagnosisContext(model, as_data(data), eps, norm=norm, baseline=baseline, seed=seed)
+        problem = find_model_problem(context)
+        if problem:
+            return _inconclusive_verdict(context, problem)
+        try:
+            return _conclude(context, list(_run_checks(chosen, context, progress)))
+        except ModelFailed as error:
+            problem = f"the model fails on perturbed images: {error}; it must accept every image in [0,1]"
+            return _inconclusive_verdict(context, problem)
+
+
+def _validate_arguments(model: object, eps: object, loss: str, steps: int, step: float | None) -> None:
     if not isinstance(model, nn.Module):
         raise UserError(f"model: must be an nn.Module, not {model!r}; load one by name with load_model.")
     if not isinstance(eps, (int, float)) or not eps > 0:
-        raise UserError(f"eps: must be a number above 0, but is {eps!r}.")
-    if loss not in get_args(TextbookLoss):
-        raise UserError(f"loss: unknown loss '{loss}'. {did_you_mean(loss, get_args(TextbookLoss))}")
-    if steps < 1 or (step is not None and not 0 < step <= 1):
-        raise UserError(f"steps: at least one step, of a size in (0, 1] of eps, not {steps} of {step}.")
-    chosen = [load_diagnostic(check) for check in (DIAGNOSTICS.names() if checks is None else checks)]
-    textbook = Textbook(loss, steps, min(1.0, 2.5 / steps) if step is None else step)
-    device = device_of(model)
-    with _quiet(model), seeded(derive_seed(seed), device):
-        case = Case(model, as_data(data), eps, norm=norm, textbook=textbook, seed=seed)
-        problem = unfit(case)
-        if problem:
-            return _no_verdict(case, problem)
-        try:
-            return _verdict(case, list(_told(chosen, case, progress)))
-        except ModelFailed as error:
-            return _no_verdict(case, f"the model fails on images that an attack tries: {error}; {ANY_IMAGE}")
+        raise UserError(f"eps: must be a positive number, not {eps!r}.")
+    if loss not in get_args(BaselineLoss):
+        raise UserError(f"loss: unknown loss '{loss}'. {did_you_mean(loss, get_args(BaselineLoss))}")
+    if steps < 1:
+        raise UserError(f"steps: must be at least 1, not {steps}.")
+    if step is not None and not 0 < step <= 1:
+        raise UserError(f"step: must be a fraction of eps in (0, 1], not {step}.")
 
 
 def load_diagnostic(check: str | Mapping[str, Any]) -> Diagnostic:
@@ -103,77 +123,104 @@ def load_diagnostic(check: str | Mapping[str, Any]) -> Diagnostic:
     options = {"use": check} if isinstance(check, str) else dict(check)
     name = options.pop("use", None)
     if not isinstance(name, str):
-        raise UserError(f"checks: a check needs a name, 'use = ...', in {check!r}.")
+        raise UserError(f"checks: {check!r} must name a check with 'use'.")
     factory = DIAGNOSTICS.entry(name).factory
     return factory(**validate_options(factory, options, where=f"diagnostic '{name}'"))
 
 
 @contextmanager
-def _quiet(model: nn.Module) -> Iterator[None]:
-    """Put a model into eval mode, and keep its weights out of the gradients, as long as this lasts."""
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in wanted:
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """Put a model into eval mode and freeze its parameters; restore both afterwards."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trainable:
         parameter.requires_grad_(False)  # noqa: FBT003
     try:
         with eval_mode(model):
             yield
     finally:
-        for parameter in wanted:
+        for parameter in trainable:
             parameter.requires_grad_(True)  # noqa: FBT003
 
 
-def _told(checks: Sequence[Diagnostic], case: Case, progress: Progress | None) -> Iterator[Finding]:
-    """Run the checks and tell how many are done."""
+def _run_checks(
+    checks: Sequence[Diagnostic], context: DiagnosisContext, progress: Progress | None
+) -> Iterator[Finding]:
+    """Yield the finding of each check, reporting progress after it."""
     for done, check in enumerate(checks, start=1):
-        yield check(case)
+        yield check(context)
         if progress:
             progress(done, len(checks))
 
 
-def _no_verdict(case: Case, problem: str) -> Verdict:
-    finding = Finding(True, 1.0, 0.0, problem, check="validity", meaning=UNFIT)  # noqa: FBT003
-    nothing = pd.DataFrame({"attack": [], "tried": [], "fooled": []})
+def _inconclusive_verdict(context: DiagnosisContext, problem: str) -> Verdict:
+    finding = Finding(True, 1.0, 0.0, problem, check="validity", meaning=UNUSABLE_MODEL)  # noqa: FBT003
+    no_attacks = pd.DataFrame({"attack": [], "tried": [], "fooled": []})
     summary = f"Suspicious: {problem.rstrip('?')}."
-    return Verdict("suspicious", _table([finding]), nothing, summary, len(case.data), *[float("nan")] * 3)
+    return Verdict("suspicious", _table([finding]), no_attacks, summary, len(context.data), *[float("nan")] * 3)
 
 
-def _verdict(case: Case, findings: Sequence[Finding]) -> Verdict:
-    n, textbook = len(case.data), case.once(textbook_attack).fooled
-    contests = {"textbook": Contest(case.rows, textbook), **case.contests}
-    table = pd.DataFrame(
-        [(name, len(each.tried), int(each.fooled.sum())) for name, each in contests.items()],
+def _conclude(context: DiagnosisContext, findings: Sequence[Finding]) -> Verdict:
+    n, baseline_fooled = len(context.data), context.cached(run_baseline).fooled
+    outcomes = {"baseline": AttackOutcome(context.rows, baseline_fooled), **context.outcomes}
+    attacks = pd.DataFrame(
+        [(name, len(outcome.tried), int(outcome.fooled.sum())) for name, outcome in outcomes.items()],
         columns=["attack", "tried", "fooled"],
     )
-    naive, corrected = ((case.n - int(mask.sum())) / n for mask in (textbook, fooled_in_all(case)))
+    masks = baseline_fooled, fooled_by_any_attack(context)
+    naive, corrected = ((context.n - int(mask.sum())) / n for mask in masks)
     status = _status(findings)
     summary = _summary(status, findings, naive, corrected, n)
-    return Verdict(status, _table(findings), table, summary, n, case.n / n, naive, corrected)
+    return Verdict(status, _table(findings), attacks, summary, n, context.n / n, naive, corrected)
 
 
 def _status(findings: Sequence[Finding]) -> Status:
-    if _deciding(findings):
+    if _evidence(findings):
         return "masked"
     return "suspicious" if any(finding.flagged for finding in findings) else "trusted"
 
 
-def _deciding(findings: Sequence[Finding]) -> list[Finding]:
-    """Return what proves masking: single proofs, or else causes together with effects."""
+def _evidence(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that prove masking: proofs, or else flagged causes together with flagged effects."""
     proofs = [finding for finding in findings if finding.proof]
-    both = [finding for finding in findings if finding.flagged and finding.kind != "other"]
-    complete = {finding.kind for finding in both} == {"cause", "effect"}
-    return proofs or (both if complete else [])
+    flagged = [finding for finding in findings if finding.flagged and finding.kind != "other"]
+    is_complete = {finding.kind for finding in flagged} == {"cause", "effect"}
+    return proofs or (flagged if is_complete else [])
 
 
 def _summary(status: Status, findings: Sequence[Finding], naive: float, corrected: float, n: int) -> str:
-    """Return the verdict in one or two sentences, with what decided it."""
+    """Return the status, both robust accuracies, and the findings behind the status."""
     low, high = wilson(round(corrected * n), n)
-    figures = f"naive {naive:.0%}, after remedy {corrected:.0%} (Wilson {low:.0%} to {high:.0%}, n = {n})"
+    accuracies = (
+        f"robust accuracy {100 * naive:.0f} % under baseline PGD, {100 * corrected:.0f} % under all attacks "
+        f"(95 % CI {100 * low:.0f} to {100 * high:.0f} %, n = {n})"
+    )
     if status == "trusted":
-        return f"Trusted: none of {len(findings)} checks found a sign of masking. Robust accuracy: {figures}."
-    decided = _deciding(findings) or [finding for finding in findings if finding.flagged]
-    told = "; ".join(f"{finding.check} ({finding.words})" for finding in decided)
-    return f"{status.capitalize()}: robust accuracy {figures}. Decided by {told}."
+        return f"Trusted: {accuracies}. None of {len(findings)} checks found signs of gradient masking."
+    decisive = _evidence(findings) or [finding for finding in findings if finding.flagged]
+    reasons = "; ".join(f"{finding.check} ({finding.words})" for finding in decisive)
+    return f"{status.capitalize()}: {accuracies}. {'Evidence' if status == 'masked' else 'Signs'}: {reasons}."
 
 
 def _table(findings: Sequence[Finding]) -> pd.DataFrame:
     return pd.DataFrame([asdict(finding) for finding in findings], columns=list(COLUMNS))
+
+
+def measure_verdict(
+    model: nn.Module,
+    data: Data,
+    *,
+    eps: float,
+    norm: NormName,
+    seed: int,
+    progress: Progress | None,
+    loss: BaselineLoss = "ce",
+    steps: int = 20,
+    step: float | None = None,
+    checks: Sequence[str | dict[str, Any]] | None = None,
+) -> pd.DataFrame:
+    """Return the verdict as rows: one per check, each with the verdict that they add up to."""
+    attack: dict[str, Any] = {"norm": norm, "loss": loss, "steps": steps, "step": step}
+    verdict = diagnose(model, data, eps, **attack, checks=checks, seed=seed, progress=progress)
+    shares = {"clean": verdict.clean, "naive": verdict.naive, "corrected": verdict.corrected}
+    setting = {"norm": norm, "eps": eps, "loss": loss, "seed": seed}
+    return verdict.checks.assign(**setting, status=verdict.status, n=verdict.n, **shares, summary=verdict.summary)

@@ -1,1 +1,1 @@
-"""Looking inside capsule networks: what routing does to votes, and what a capsule's dimensions mean."""
+"""What routing does to votes and what the dimensions of a capsule encode, as data and as figures."""

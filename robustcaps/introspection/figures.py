@@ -1,4 +1,4 @@
-"""Pictures of what was looked at: vote distances by routing iteration, reconstructions, moved capsule dimensions."""
+"""Figures of vote distances by routing iteration, of reconstructions, and of perturbed capsules."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from robustcaps.analysis.figures import STYLE
+from robustcaps.utils.figure_style import STYLE
 
 BINS = 25
-SHOWN = 0.99
-"""The share of the votes that histograms show: the few farthest would leave no room for the others."""
-BLOCKS = 3
-"""How many images' perturbations stand side by side."""
+VISIBLE_SHARE = 0.99
+"""Share of the votes in the histograms; the few farthest ones would squeeze all others."""
+BLOCKS_PER_ROW = 3
+"""Images whose perturbations are drawn side by side."""
 GREY: Any = {"cmap": "gray", "vmin": 0, "vmax": 1, "interpolation": "nearest"}
 
-Picture = NDArray[np.float32]
+Pictures = NDArray[np.float32]
 
 
 def draw_vote_distances(
@@ -36,31 +36,31 @@ def draw_vote_distances(
 ) -> Figure:
     """Draw a table of `vote_distances`: a row per image, a column per iteration, a line per class capsule.
 
-    The capsule of the label is filled, and its share of all votes written. All panels have the same bins.
+    The histogram of the label's capsule is filled and annotated with its share of all votes. All panels share bins.
     """
-    truth: list[int] = np.asarray(labels).tolist()
-    captions = captions or [class_names[label] for label in truth]
+    true_classes: list[int] = np.asarray(labels).tolist()
+    captions = captions or [class_names[label] for label in true_classes]
     colours = sns.color_palette("colorblind" if len(class_names) <= 10 else "husl", len(class_names))
     iterations = sorted(distances["iteration"].unique())
-    edges = np.linspace(0, _farthest_shown(distances), BINS + 1)
+    edges = np.linspace(0, _visible_range(distances), BINS + 1)
     widths = [1.4, *[3.0] * len(iterations)]
     style: Any = {**sns.axes_style("ticks"), **STYLE}
     with mpl.rc_context(style):
-        figure = Figure(figsize=(sum(widths) + 0.9, 1.9 * len(truth) + 1.2), layout="constrained")
-        grid = figure.subplots(len(truth), len(widths), squeeze=False, width_ratios=widths)
-        for row, (axes, picture) in enumerate(zip(grid, _pictures(images), strict=True)):
-            _show(axes[0], picture, captions[row])
+        figure = Figure(figsize=(sum(widths) + 0.9, 1.9 * len(true_classes) + 1.2), layout="constrained")
+        grid = figure.subplots(len(true_classes), len(widths), squeeze=False, width_ratios=widths)
+        for row, (axes, picture) in enumerate(zip(grid, _to_pictures(images), strict=True)):
+            _draw_picture(axes[0], picture, captions[row])
             by_iteration = distances[distances["sample"] == row].groupby("iteration")
             for axis, (_, votes) in zip(axes[1:], by_iteration, strict=True):
-                _draw_histograms(axis, votes, edges, colours, truth[row])
-            _share_height(axes[1:])
+                _draw_histograms(axis, votes, edges, colours, true_classes[row])
+            _equalise_heights(axes[1:])
         for axis, iteration in zip(grid[0, 1:], iterations, strict=True):
             axis.set_title(f"iteration {iteration}")
         for axis in grid[-1, 1:]:
             axis.set_xlabel("distance to the mean")
         figure.suptitle(
             "Votes for the class capsules, weighted by their assignment\n"
-            f"filled: the true class and its share; the farthest {1 - SHOWN:.0%} of the votes are not shown"
+            f"filled: the true class and its share; the farthest {1 - VISIBLE_SHARE:.0%} of the votes are not shown"
         )
         handles = [
             Line2D([], [], color=colour, linewidth=3, label=name)
@@ -74,15 +74,15 @@ def draw_reconstructions(
     images: ArrayLike, reconstructions: ArrayLike, captions: Sequence[str] | None = None
 ) -> Figure:
     """Draw images above their reconstructions, with the mean squared error of each."""
-    originals, decoded = _pictures(images), _pictures(reconstructions)
+    originals, decoded = _to_pictures(images), _to_pictures(reconstructions)
     errors = np.square(np.asarray(images) - np.asarray(reconstructions)).mean(axis=(1, 2, 3))
     captions = captions or [f"#{k}" for k in range(len(originals))]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(max(1.7 * len(originals), 3.4) + 0.4, 4.4), layout="constrained")
         grid = figure.subplots(2, len(originals), squeeze=False)
         for k, axes in enumerate(grid.T):
-            _show(axes[0], originals[k], captions[k])
-            _show(axes[1], decoded[k], f"error {errors[k]:.4f}")
+            _draw_picture(axes[0], originals[k], captions[k])
+            _draw_picture(axes[1], decoded[k], f"error {errors[k]:.4f}")
         grid[0, 0].set_ylabel("original")
         grid[1, 0].set_ylabel("reconstruction")
         figure.supxlabel("error: mean square over the pixels", fontsize="medium")
@@ -90,11 +90,11 @@ def draw_reconstructions(
 
 
 def draw_perturbations(perturbed: ArrayLike, offsets: Sequence[float], captions: Sequence[str] | None = None) -> Figure:
-    """Draw what `perturb_capsule` decoded: a block per image, a row per dimension, a column per offset."""
+    """Draw the images of `perturb_capsule`: a block per image, a row per dimension, a column per offset."""
     blocks = np.asarray(perturbed, dtype=np.float32)
     n, dimensions, steps = blocks.shape[:3]
     captions = captions or [f"#{k}" for k in range(n)]
-    columns = min(n, BLOCKS)
+    columns = min(n, BLOCKS_PER_ROW)
     rows = -(-n // columns)
     with mpl.rc_context(STYLE):
         size = (0.36 * steps * columns + 0.7, (0.36 * dimensions + 0.9) * rows + 0.3)
@@ -114,7 +114,7 @@ def draw_perturbations(perturbed: ArrayLike, offsets: Sequence[float], captions:
 def _draw_histograms(
     axis: Axes, votes: pd.DataFrame, edges: NDArray[np.float64], colours: Sequence[Any], label: int
 ) -> None:
-    """Draw a line per class capsule; the label's is drawn last, above the others."""
+    """Draw a histogram per class capsule, the label's last and on top."""
     for capsule in sorted(votes["class"].unique(), key=lambda capsule: capsule == label):
         part = votes[votes["class"] == capsule]
         counts, _ = np.histogram(part["distance"], edges, weights=part["weight"])
@@ -128,8 +128,8 @@ def _draw_histograms(
     sns.despine(ax=axis)
 
 
-def _share_height(axes: Sequence[Axes]) -> None:
-    """Give the panels of a row the same scale; the first shows it."""
+def _equalise_heights(axes: Sequence[Axes]) -> None:
+    """Give the panels of a row the same y axis, labelled in the first."""
     top = max(axis.get_ylim()[1] for axis in axes)
     for axis in axes:
         axis.set_ylim(0, 1.1 * top)
@@ -137,28 +137,28 @@ def _share_height(axes: Sequence[Axes]) -> None:
     axes[0].set_ylabel("votes")
 
 
-def _farthest_shown(distances: pd.DataFrame) -> float:
-    """Return the distance within which the share `SHOWN` of all votes lies; 1 where they all lie at the mean."""
+def _visible_range(distances: pd.DataFrame) -> float:
+    """Return the distance within which `VISIBLE_SHARE` of all votes lie; 1 if they all lie at the mean."""
     ordered = distances.sort_values("distance")
-    beyond = ordered["weight"].cumsum() >= SHOWN * ordered["weight"].sum()
-    return float(ordered["distance"][beyond].iloc[0]) or 1.0
+    reached = ordered["weight"].cumsum() >= VISIBLE_SHARE * ordered["weight"].sum()
+    return float(ordered["distance"][reached].iloc[0]) or 1.0
 
 
-def _draw_block(axis: Axes, block: Picture, offsets: Sequence[float]) -> None:
-    """Draw images (dimensions, offsets, channels, height, width) as one, white lines between them."""
+def _draw_block(axis: Axes, block: Pictures, offsets: Sequence[float]) -> None:
+    """Draw images (dimensions, offsets, channels, height, width) as one image with white lines in between."""
     dimensions, steps = block.shape[:2]
-    pictures = np.stack([_pictures(row) for row in block])
-    framed = np.pad(pictures, [(0, 0), (0, 0), (1, 0), (1, 0), (0, 0)], constant_values=1.0)
+    tiles = np.stack([_to_pictures(row) for row in block])
+    framed = np.pad(tiles, [(0, 0), (0, 0), (1, 0), (1, 0), (0, 0)], constant_values=1.0)
     height, width = framed.shape[2:4]
-    whole = framed.transpose(0, 2, 1, 3, 4).reshape(dimensions * height, steps * width, -1)
-    axis.imshow(whole, extent=(0, steps, dimensions, 0), aspect=height / width, **GREY)
-    marked = sorted({0, steps // 2, steps - 1})
-    axis.set_xticks([k + 0.5 for k in marked], [f"{offsets[k]:g}" for k in marked])
+    mosaic = framed.transpose(0, 2, 1, 3, 4).reshape(dimensions * height, steps * width, -1)
+    axis.imshow(mosaic, extent=(0, steps, dimensions, 0), aspect=height / width, **GREY)
+    labelled = sorted({0, steps // 2, steps - 1})
+    axis.set_xticks([k + 0.5 for k in labelled], [f"{offsets[k]:g}" for k in labelled])
     axis.set_yticks([k + 0.5 for k in range(dimensions)], [str(k + 1) for k in range(dimensions)])
     _hide_frame(axis)
 
 
-def _show(axis: Axes, picture: Picture, title: str) -> None:
+def _draw_picture(axis: Axes, picture: Pictures, title: str) -> None:
     axis.imshow(picture, **GREY)
     axis.set_title(title)
     axis.set_xticks([])
@@ -171,8 +171,8 @@ def _hide_frame(axis: Axes) -> None:
     axis.tick_params(length=0)
 
 
-def _pictures(images: ArrayLike) -> Picture:
-    """Return images (n, channels, height, width) as (n, height, width, 1 or 3); of a stereo pair the left eye."""
+def _to_pictures(images: ArrayLike) -> Pictures:
+    """Return images (n, channels, height, width) as (n, height, width, 1 or 3); a stereo pair by its left image."""
     stacked = np.asarray(images, dtype=np.float32)
-    shown = stacked if stacked.shape[1] == 3 else stacked[:, :1]
-    return shown.transpose(0, 2, 3, 1)
+    visible = stacked if stacked.shape[1] == 3 else stacked[:, :1]
+    return visible.transpose(0, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""What EM routing does to the votes for the class capsules: the numbers behind figure 2 of Hinton et al. (2018)."""
+"""How EM routing assigns votes to the class capsules, as in figure 2 of Hinton et al. (2018)."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ from robustcaps.models.inference import inference
 
 
 @runtime_checkable
-class Routes(Protocol):
-    """A model that shows its EM iterations, layer by layer; those of the class capsules are called 'classes'."""
+class EMRoutingModel(Protocol):
+    """A model that exposes its EM iterations by layer; the class capsules' layer is named 'classes'."""
 
     def routing_steps(self, images: Tensor) -> dict[str, list[Step]]:
         """Return the EM iterations of every capsule layer."""
 
 
 def vote_distances(model: nn.Module, images: Tensor) -> pd.DataFrame:
-    """Return how far each vote lies from each class capsule: a row per (sample, iteration, class, voting capsule).
+    """Return the distance of each vote to each class capsule: a row per (sample, iteration, class, child capsule).
 
-    `distance` is |V_ij - mu_j|, Euclidean, to the mean that iteration t (from 1) has found; `weight` is the R_ij that
-    this mean was found with. So votes are shared equally in iteration 1, as the paper describes its figure, and moved
-    by one E-step before each further one; no E-step follows the last. The voter's activation a_i is not in the weight:
-    the weights of a sample and an iteration sum to the number of voting capsules.
+    `distance` is the Euclidean |V_ij - mu_j| to the mean of iteration t (from 1); `weight` is the assignment R_ij that
+    this mean was computed with: uniform in iteration 1, as in the paper's figure, then that of the preceding E-step.
+    The child's activation a_i is not included, so the weights of a sample and iteration sum to the number of children.
     """
-    if not isinstance(model, Routes):
-        raise UserError("no EM routing to look at: only matrix capsules have it.")
-    with inference(model, images) as seen:  # one by one: all votes of all layers are kept, up to 0.2 GB for an image
-        parts = [_distances_and_weights(model.routing_steps(image)["classes"]) for image in torch.split(seen, 1)]
+    if not isinstance(model, EMRoutingModel):
+        raise UserError("the model has no EM routing; only matrix capsule networks do.")
+    with inference(model, images) as inputs:  # one by one: the votes of all layers take up to 0.2 GB per image
+        parts = [_distances_and_weights(model.routing_steps(image)["classes"]) for image in torch.split(inputs, 1)]
     distances, weights = (torch.cat(part).cpu().double().numpy() for part in zip(*parts, strict=True))
     if not np.isfinite(distances).all() or not np.isfinite(weights).all():
         raise UserError("the votes for the classes or their assignments are not finite.")
     sample, iteration, capsule, _ = (index.ravel() for index in np.indices(distances.shape))
-    places = {"sample": sample, "iteration": iteration + 1, "class": capsule}
-    return pd.DataFrame({**places, "distance": distances.ravel(), "weight": weights.ravel()})
+    columns = {"sample": sample, "iteration": iteration + 1, "class": capsule}
+    return pd.DataFrame({**columns, "distance": distances.ravel(), "weight": weights.ravel()})
 
 
 def _distances_and_weights(steps: list[Step]) -> tuple[Tensor, Tensor]:

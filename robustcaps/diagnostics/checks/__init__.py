@@ -1,4 +1,4 @@
-"""The checks behind a verdict; importing this package registers them all."""
+"""The checks for gradient masking; importing this package registers all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Who wins: a gradient attack that sees everything must not lose against attacks that see less."""
+"""Checks that compare attacks: a gradient attack on a sound model should not lose to attacks with less information.
+
+Shares of samples are judged by the lower end of their 95 % Wilson interval, so that chance alone rarely flags a model.
+"""
 
 from __future__ import annotations
 
@@ -9,218 +12,279 @@ from pydantic import Field
 from torch import Tensor
 
 from robustcaps.attacks.budgets import Budget
-from robustcaps.attacks.guard import proposal_violations
+from robustcaps.attacks.guard import find_violations
 from robustcaps.diagnostics.checks import challengers
 from robustcaps.diagnostics.checks.base import Finding, diagnostic
-from robustcaps.diagnostics.checks.baseline_attack import climb, left, textbook_attack, textbook_start
-from robustcaps.diagnostics.checks.context import Case, Contest
-from robustcaps.diagnostics.checks.gradient_measures import HALF, agreement, margin_gradient, smoothness, useless
-from robustcaps.diagnostics.checks.inner_logits import by_inner_answers, inner_parts
+from robustcaps.diagnostics.checks.baseline_attack import (
+    baseline_gradient,
+    baseline_survivors,
+    run_baseline,
+    run_pgd,
+)
+from robustcaps.diagnostics.checks.context import AttackOutcome, DiagnosisContext
+from robustcaps.diagnostics.checks.gradient_measures import (
+    MIN_COSINE,
+    clean_margin_gradient,
+    finite_difference_agreement,
+    gradient_smoothness,
+    is_degenerate,
+)
+from robustcaps.diagnostics.checks.inner_logits import attack_inner_logits, find_inner_logits
 from robustcaps.models.base import CapsuleClassifier
 from robustcaps.utils.statistics import wilson
 
-NOTICED = 0.02
-"""Two runs of one attack on an honest model differ by a sample or two in a hundred: a share above is a sign."""
-MISSED = 0.05
-"""The largest share that textbook PGD leaves to far stronger ensembles on honest, adversarially trained models (Croce
-and Hein 2020, table 2: mostly 1 to 4 points): a share that is surely above means that gradients mislead."""
+SIGN_SHARE = 0.02
+"""Two runs of one attack on a sound model differ by 1 or 2 % of the samples: a larger share is a sign of masking."""
+PROOF_SHARE = 0.05
+"""The largest share of samples on which standard PGD fails but far stronger ensembles succeed, for sound adversarially
+trained models (Croce and Hein 2020, table 2: mostly 1 to 4 points): a larger share proves that gradients mislead."""
+CONVERGENCE_STEPS = 10
+"""Number of last steps over which the growth of the loss is reported."""
 
-Share = Annotated[float, Field(ge=0, lt=1, description="share of the samples that may be lost to the other attack")]
+ToleratedShare = Annotated[
+    float, Field(ge=0, lt=1, description="tolerated share of samples that the attack fails on but should not")
+]
 
 
-def surely(count: int, n: int) -> float:
-    """Return the share that lies below the true one with 97.5 % confidence (Wilson)."""
+def lower_bound(count: int, n: int) -> float:
+    """Return the lower end of the 95 % Wilson interval of count/n."""
     return float(wilson(count, n)[0])
 
 
-def fooled_by(case: Case, name: str, propose: challengers.Propose, rows: Tensor) -> Tensor:
-    """Return which samples (n,) an attack fools of those it is tried on; it is run once for a case."""
-    if name not in case.contests:
-        fooled = torch.zeros(case.n, dtype=torch.bool, device=case.device)
+def run_challenger(context: DiagnosisContext, name: str, attack: challengers.Challenger, rows: Tensor) -> Tensor:
+    """Return which samples (n,) an attack on some rows fools; each attack runs once per diagnosis."""
+    if name not in context.outcomes:
+        fooled = torch.zeros(context.n, dtype=torch.bool, device=context.device)
         if len(rows):
-            images = propose(case, rows)
-            allowed = [not broken for broken in proposal_violations(images, case.images[rows], case.budget)]
-            fooled[rows] = case.fooled(images, rows) & torch.tensor(allowed, device=case.device)
-        case.contests[name] = Contest(rows, fooled)
-    return case.contests[name].fooled
+            images = attack(context, rows)
+            violations = find_violations(images, context.images[rows], context.budget)
+            valid = torch.tensor([not violation for violation in violations], device=context.device)
+            fooled[rows] = context.is_fooled(images, rows) & valid
+        context.outcomes[name] = AttackOutcome(rows, fooled)
+    return context.outcomes[name].fooled
 
 
-def left_by_gradients(case: Case) -> Tensor:
-    """Return the samples that neither the textbook attack nor the same with unsaturated losses fools.
+def gradient_survivors(context: DiagnosisContext) -> Tensor:
+    """Return the rows that withstand the baseline attack with its own loss and with unsaturated losses.
 
-    Only these are lost by gradients; what a better loss gets is lost by the loss.
+    On the others it is the loss that failed, not the gradient.
     """
-    rows = case.once(left)
-    fooled = fooled_by(case, "unsaturated losses", challengers.by_unsaturated_losses, rows)
+    rows = context.cached(baseline_survivors)
+    fooled = run_challenger(context, "unsaturated losses", challengers.attack_with_unsaturated_losses, rows)
     return rows[~fooled[rows]]
 
 
-def contest(case: Case, attacks: dict[str, challengers.Propose], share: float) -> Finding:
-    """Hold gradient attacks against others: what counts is how many of their leftovers any of the others fools.
-
-    `MISSED` is what textbook PGD leaves to ensembles, so that others are held against it together, too.
-    """
-    rows = case.once(left_by_gradients)
-    fooled = {name: fooled_by(case, name, propose, rows) for name, propose in attacks.items()}
+def compare_with_gradient_attacks(
+    context: DiagnosisContext, attacks: dict[str, challengers.Challenger], share: float
+) -> Finding:
+    """Flag a model if too many samples withstand gradient attacks but fall to any of the other attacks."""
+    rows = context.cached(gradient_survivors)
+    fooled = {name: run_challenger(context, name, attack, rows) for name, attack in attacks.items()}
     count = int(torch.stack(list(fooled.values())).any(0).sum())
-    low = surely(count, case.n)
-    told = ", ".join(f"{name} fools {int(mask.sum())}" for name, mask in fooled.items())
-    words = f"of {case.n} samples the gradient attacks leave {len(rows)}; of these {told}"
-    return Finding(low > share, count / case.n, share, words, proof=low > max(share, MISSED))
+    low = lower_bound(count, context.n)
+    counts = ", ".join(f"{int(mask.sum())} fall to {name}" for name, mask in fooled.items())
+    words = f"{len(rows)} of {context.n} samples withstand gradient attacks; of these, {counts}"
+    if not len(rows):
+        words = f"all {context.n} samples fall to gradient attacks"
+    return Finding(low > share, count / context.n, share, words, proof=low > max(share, PROOF_SHARE))
 
 
 @diagnostic(
     "saturated-loss",
     kind="effect",
     source="Carlini, Wagner 2017; Croce, Hein 2020",
-    remedy="Attack unsaturated logits with the margin or log-odds; take the log of probabilities.",
+    remedy="Attack unsaturated logits with the margin or log-odds; take the logarithm of probabilities.",
 )
-def saturated_loss(case: Case, *, share: Share = NOTICED) -> Finding:
-    """Samples that fall to a loss no softmax or margin flattens, but not to the textbook one, which is flat there."""
-    won = fooled_by(case, "unsaturated losses", challengers.by_unsaturated_losses, case.once(left))
-    start = case.once(textbook_start)
-    flat = (start.value == 0) | useless(start.gradient)
-    count, flat_count = int(won.sum()), int((won & flat).sum())
-    low, flat_low = surely(count, case.n), surely(flat_count, case.n)
+def saturated_loss(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHARE) -> Finding:
+    """The loss of the baseline attack saturates: an unsaturated loss fools samples that withstand it.
+
+    Measures the share of samples that fall to the margin or the log-odds but not to the baseline loss (Carlini and
+    Wagner 2017; Croce and Hein 2020). Flagged if the lower bound of the share where the baseline loss is flat exceeds
+    `share`, or that of all of them 0.05. The latter is also a proof for the losses 'ce-scores' and 'training', while
+    'ce' needs a flat loss on more than 0.05.
+    """
+    survivors = context.cached(baseline_survivors)
+    fooled = run_challenger(context, "unsaturated losses", challengers.attack_with_unsaturated_losses, survivors)
+    start = context.cached(baseline_gradient)
+    flat = (start.value == 0) | is_degenerate(start.gradient)
+    count, flat_count = int(fooled.sum()), int((fooled & flat).sum())
+    low, flat_low = lower_bound(count, context.n), lower_bound(flat_count, context.n)
     words = (
-        f"of {case.n} samples the textbook attack leaves {len(case.once(left))}; of these unsaturated losses fool "
-        f"{count}, {flat_count} of them where the textbook loss is flat"
+        f"{len(survivors)} of {context.n} samples withstand the baseline attack; of these, {count} fall to unsaturated "
+        f"losses, including {flat_count} where the baseline loss is flat"
     )
-    proof = max(flat_low, low if case.textbook.loss != "ce" else 0.0) > MISSED
-    return Finding(flat_low > share or low > MISSED, count / case.n, share, words, proof)
+    proof = max(flat_low, low if context.baseline.loss != "ce" else 0.0) > PROOF_SHARE
+    return Finding(flat_low > share or low > PROOF_SHARE, count / context.n, share, words, proof)
 
 
 @diagnostic(
     "one-step-beats-iterative",
     kind="effect",
     source="Athalye, Carlini, Wagner 2018",
-    remedy="Do not trust the gradient after the first step: smooth it, restart, or attack without gradients.",
+    remedy="Smooth the gradient, use restarts, or attack without gradients: it misleads after the first step.",
 )
-def one_step_beats_iterative(case: Case, *, share: Share = NOTICED) -> Finding:
-    """Samples that fall to one large step, but not to many small ones."""
-    return contest(case, {"one step": challengers.by_one_step}, share)
+def one_step_beats_iterative(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHARE) -> Finding:
+    """A single step of size eps fools samples that withstand iterative attacks.
+
+    Measures their share (Athalye et al. 2018). Flagged if its lower bound exceeds `share`, a proof above 0.05.
+    """
+    return compare_with_gradient_attacks(context, {"one step": challengers.attack_with_one_step}, share)
 
 
 @diagnostic(
     "black-box-beats-white-box",
     kind="effect",
     source="Athalye, Carlini, Wagner 2018; Papernot et al. 2017; Andriushchenko et al. 2020",
-    remedy="Report the black-box figure; look for what breaks the gradient.",
+    remedy="Report the black-box robust accuracy, and find out what breaks the gradient.",
 )
-def black_box_beats_white_box(case: Case, *, share: Share = NOTICED) -> Finding:
-    """Samples that fall to attacks without the model's gradients (Square, a surrogate), but not to those with them."""
-    return contest(case, challengers.BLACK_BOX, share)
+def black_box_beats_white_box(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHARE) -> Finding:
+    """Black-box attacks (Square, transfer from a surrogate) fool samples that withstand gradient attacks.
+
+    Measures their share (Athalye et al. 2018), with the Square attack (Andriushchenko et al. 2020) and with a surrogate
+    trained on the model's predictions (Papernot et al. 2017). Flagged if its lower bound exceeds `share`, a proof above
+    0.05.
+    """
+    return compare_with_gradient_attacks(context, challengers.BLACK_BOX, share)
 
 
 @diagnostic(
     "noise-beats-gradient",
     kind="effect",
     source="Carlini et al. 2019",
-    remedy="The gradient is worse than nothing: look for what breaks it, and attack without gradients.",
+    remedy="Find out what breaks the gradient, and attack without gradients: random noise works better.",
 )
-def noise_beats_gradient(case: Case, *, share: Share = NOTICED) -> Finding:
-    """Samples that fall to random points of the ball, but not to the gradient."""
-    return contest(case, {"noise": challengers.by_noise}, share)
+def noise_beats_gradient(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHARE) -> Finding:
+    """Random noise in the ball fools samples that withstand gradient attacks.
+
+    Measures their share, with 20 random points per sample (Carlini et al. 2019). Flagged if its lower bound exceeds
+    `share`, a proof above 0.05.
+    """
+    return compare_with_gradient_attacks(context, {"noise": challengers.attack_with_noise}, share)
 
 
 @diagnostic(
     "steps-converged",
-    source="Carlini et al. 2019",
-    remedy="More steps, and more restarts, until nothing changes.",
+    source="Carlini et al. 2019; Pintor et al. 2022",
+    remedy="Increase the number of steps and restarts until the robust accuracy no longer changes.",
 )
-def steps_converged(case: Case, *, share: Share = NOTICED) -> Finding:
-    """Samples that fall once the textbook attack may go on: it was stopped too early."""
-    rows = case.once(left)
-    count = int(fooled_by(case, "more steps", challengers.by_more_steps, rows).sum())
-    heights = case.once(textbook_attack).heights[:, rows].mean(1) if len(rows) else torch.zeros(1)
-    before, end = float(heights[max(0, len(heights) - 11)]), float(heights[-1])
-    rise = (end - before) / max(abs(end), 1e-12)
-    words = f"twice the steps fool {count} of {case.n} samples more; the loss rose by {rise:.0%} in the last ten steps"
-    return Finding(surely(count, case.n) > share, count / case.n, share, words)
+def steps_converged(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHARE) -> Finding:
+    """The baseline attack has not converged: more steps fool more samples.
+
+    Measures the share of samples that fall only to twice the steps with two restarts (Carlini et al. 2019; incomplete
+    optimisation in Pintor et al. 2022). Flagged if its lower bound exceeds `share`; never a proof.
+    """
+    rows = context.cached(baseline_survivors)
+    count = int(run_challenger(context, "more steps", challengers.attack_with_more_steps, rows).sum())
+    losses = context.cached(run_baseline).losses[:, rows].mean(1) if len(rows) else torch.zeros(1)
+    before, end = float(losses[max(0, len(losses) - CONVERGENCE_STEPS - 1)]), float(losses[-1])
+    growth = (end - before) / max(abs(end), 1e-12)
+    words = (
+        f"{count} of {context.n} samples fall only to twice the steps; "
+        f"the loss changed by {100 * growth:+.0f} % in the last {CONVERGENCE_STEPS} steps"
+    )
+    return Finding(lower_bound(count, context.n) > share, count / context.n, share, words)
 
 
 @diagnostic(
     "silent-success",
-    source="Carlini et al. 2019",
-    remedy="Keep the iterate that fooled the model, not the last one.",
+    source="Carlini et al. 2019; Pintor et al. 2022",
+    remedy="Return the iterate that fooled the model, not the last one.",
 )
-def silent_success(case: Case, *, share: Share = NOTICED) -> Finding:
-    """Samples that were fooled on the way, but not by the image that plain PGD returns: the last one."""
-    trace = case.once(textbook_attack)
-    lost = int((trace.fooled & ~trace.last_fooled).sum())
-    words = f"{lost} of {case.n} samples were fooled on the way, but not at the end"
-    return Finding(surely(lost, case.n) > share, lost / case.n, share, words)
+def silent_success(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHARE) -> Finding:
+    """Standard PGD finds adversarial examples on the way but returns a last iterate that is not adversarial.
+
+    Measures the share of samples fooled by some iterate but not by the last one (silent success in Pintor et al. 2022).
+    Flagged if its lower bound exceeds `share`; never a proof.
+    """
+    run = context.cached(run_baseline)
+    count = int((run.fooled & ~run.last_fooled).sum())
+    words = f"{count} of {context.n} samples are fooled by an earlier iterate but not by the last one"
+    return Finding(lower_bound(count, context.n) > share, count / context.n, share, words)
 
 
 @diagnostic(
     "eps-monotone",
     source="Carlini et al. 2019",
-    remedy="A larger ball holds the smaller: whoever falls at eps falls at 2 eps. Mind the step size, and restart.",
+    remedy="Adjust the step size and use restarts: every adversarial example at eps is also one at 2 eps.",
 )
-def eps_monotone(case: Case, *, share: Share = NOTICED) -> Finding:
-    """Samples that fall at eps, but no longer at 2 eps: more room must not help the model."""
-    rows = torch.nonzero(case.once(textbook_attack).fooled).flatten()
-    safe = 0
+def eps_monotone(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHARE) -> Finding:
+    """The baseline attack fails at 2 eps on samples that it fools at eps, which a larger ball should never cause.
+
+    Measures their share (Carlini et al. 2019). Flagged if its lower bound exceeds `share`; never a proof.
+    """
+    rows = torch.nonzero(context.cached(run_baseline).fooled).flatten()
+    count = 0
     if len(rows):
-        wider = Budget(2.0 * case.eps, case.budget.norm)
-        safe = int((~climb(case, rows, wider, case.textbook.steps).fooled).sum())
-    words = f"{safe} of {case.n} samples fall to the textbook attack at eps, but not at 2 eps"
-    return Finding(surely(safe, case.n) > share, safe / case.n, share, words)
+        wider = Budget(2.0 * context.eps, context.budget.norm)
+        count = int((~run_pgd(context, rows, wider, context.baseline.steps).fooled).sum())
+    words = f"the baseline attack fools {count} of {context.n} samples at eps but not at 2 eps"
+    return Finding(lower_bound(count, context.n) > share, count / context.n, share, words)
 
 
 @diagnostic(
     "unbounded",
-    source="Athalye, Carlini, Wagner 2018",
-    remedy="With every image allowed, success is certain; an attack that fails then fails for other reasons.",
+    source="Athalye, Carlini, Wagner 2018; Pintor et al. 2022",
+    remedy="Fix the attack: without a bound it must always succeed, so its failure is no robustness.",
 )
-def unbounded(case: Case, *, steps: Annotated[int, Field(ge=1, description="gradient steps")] = 40) -> Finding:
-    """Samples that the textbook attack cannot move even when every image is allowed: nothing can be robust then."""
-    reach = 1.0 if case.budget.norm == "linf" else case.images[0].numel() ** 0.5
-    rows = case.once(left)
-    count = int((~climb(case, rows, Budget(reach, case.budget.norm), steps).fooled).sum()) if len(rows) else 0
-    chance = 1.0 / case.outputs.shape[1]
-    words = f"{count} of {case.n} samples are left when every image is allowed"
-    flagged = surely(count, case.n) > chance
-    return Finding(flagged, count / case.n, chance, words, proof=flagged)
+def unbounded(
+    context: DiagnosisContext, *, steps: Annotated[int, Field(ge=1, description="gradient steps")] = 40
+) -> Finding:
+    """The baseline attack fails although it may change the image without bound, where no model can be robust.
+
+    Measures the share of samples that withstand it (Athalye et al. 2018; unconstrained attack failure in Pintor et al.
+    2022). Flagged, and a proof, if its lower bound exceeds chance, 1 / classes.
+    """
+    radius = 1.0 if context.budget.norm == "linf" else context.images[0].numel() ** 0.5
+    rows = context.cached(baseline_survivors)
+    budget = Budget(radius, context.budget.norm)
+    count = int((~run_pgd(context, rows, budget, steps).fooled).sum()) if len(rows) else 0
+    chance = 1.0 / context.outputs.shape[1]
+    words = f"{count} of {context.n} samples withstand the baseline attack even without a bound"
+    flagged = lower_bound(count, context.n) > chance
+    return Finding(flagged, count / context.n, chance, words, proof=flagged)
 
 
 @diagnostic(
     "adaptive",
     kind="effect",
     source="Athalye, Carlini, Wagner 2018; Gu, Wu, Tresp 2021; Tramer et al. 2020",
-    remedy="Report the figure after the remedy; the textbook figure is not the model's robustness.",
+    remedy="Report the corrected robust accuracy: the naive one overestimates the model's robustness.",
 )
-def adaptive(case: Case, *, share: Share = NOTICED) -> Finding:
-    """Samples that fall to remedies: votes, answers inside the network, EOT, straight-through, smoothed gradients."""
-    wanted = remedies(case)
-    if not wanted:
-        return Finding(flagged=False, value=0.0, threshold=share, words="nothing called for a remedy")
-    return contest(case, wanted, share)
+def adaptive(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHARE) -> Finding:
+    """Adaptive attacks (votes, inner logits, EOT, straight-through, smoothing) fool samples that withstand PGD.
+
+    Measures their share over the attacks that fit the model and its gradients (Athalye et al. 2018; Tramer et al. 2020;
+    Gu et al. 2021 for votes). Flagged if its lower bound exceeds `share`, a proof above 0.05.
+    """
+    attacks = select_adaptive_attacks(context)
+    if not attacks:
+        return Finding(flagged=False, value=0.0, threshold=share, words="the model calls for no adaptive attack")
+    return compare_with_gradient_attacks(context, attacks, share)
 
 
-def remedies(case: Case) -> dict[str, challengers.Propose]:
-    """Return the adaptive attacks that the model's kind and its gradients call for."""
-    gradient = case.once(margin_gradient)
-    rough = case.once(smoothness) < HALF
-    blocked = bool(useless(gradient).any())
-    lying = case.once(agreement) < HALF
-    wanted: dict[str, challengers.Propose] = {}
-    if isinstance(case.model, CapsuleClassifier):
-        wanted["votes"] = challengers.by_votes
-    if case.once(inner_parts):
-        wanted["inner answers"] = by_inner_answers
-    if case.randomised:
-        wanted["expectation over passes"] = challengers.by_expectation
-    if (rough or blocked or lying) and challengers.replaceable_parts(case.model):
-        wanted["straight-through"] = challengers.by_straight_through
-    if rough and not bool(useless(gradient).all()):
-        wanted["smoothed gradients"] = challengers.by_smoothing
-    return wanted
+def select_adaptive_attacks(context: DiagnosisContext) -> dict[str, challengers.Challenger]:
+    """Return the adaptive attacks that the type of the model and its gradients call for."""
+    gradient = context.cached(clean_margin_gradient)
+    is_rough = context.cached(gradient_smoothness) < MIN_COSINE
+    is_blocked = bool(is_degenerate(gradient).any())
+    is_inconsistent = context.cached(finite_difference_agreement) < MIN_COSINE
+    attacks: dict[str, challengers.Challenger] = {}
+    if isinstance(context.model, CapsuleClassifier):
+        attacks["votes"] = challengers.attack_votes
+    if context.cached(find_inner_logits):
+        attacks["inner logits"] = attack_inner_logits
+    if context.is_randomised:
+        attacks["expectation over transformation"] = challengers.attack_with_eot
+    if (is_rough or is_blocked or is_inconsistent) and challengers.find_custom_modules(context.model):
+        attacks["straight-through"] = challengers.attack_straight_through
+    if is_rough and not bool(is_degenerate(gradient).all()):
+        attacks["smoothed gradients"] = challengers.attack_with_smoothed_gradients
+    return attacks
 
 
-def fooled_in_all(case: Case) -> Tensor:
-    """Return which samples any attack fooled, the textbook one included."""
-    fooled = case.once(textbook_attack).fooled
-    for each in case.contests.values():
-        fooled = fooled | each.fooled
+def fooled_by_any_attack(context: DiagnosisContext) -> Tensor:
+    """Return which samples (n,) the baseline or any other attack fooled."""
+    fooled = context.cached(run_baseline).fooled
+    for outcome in context.outcomes.values():
+        fooled = fooled | outcome.fooled
     return fooled

@@ -1,4 +1,4 @@
-"""What a diagnostic is: a question about a model, answered by a finding with its figure and its threshold."""
+"""The interface of a diagnostic: a function that examines a model and returns a finding."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from robustcaps.errors import UserError
 from robustcaps.registry import DIAGNOSTICS
 
 if TYPE_CHECKING:
-    from robustcaps.diagnostics.checks.context import Case
+    from robustcaps.diagnostics.checks.context import DiagnosisContext
 
 Kind = Literal["cause", "effect", "other"]
-"""A cause is something about the gradients that can mislead attacks; an effect is an attack that was misled."""
+"""A cause is a property of the gradients that can mislead attacks; an effect is an attack that was misled."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check saw. The last five fields come from the check's registration."""
+    """The result of a check. Its name, kind, meaning, source and remedy are filled in from the registration."""
 
     flagged: bool
     value: float
-    """The figure."""
+    """The measured value."""
     threshold: float
-    """What the figure is held against."""
+    """The value that it is compared with."""
     words: str
-    """What was seen, in words."""
+    """The measurement as a clause, without a full stop."""
     proof: bool = False
-    """Whether it shows by itself that the model hides from gradients; a flag without proof is a sign of it."""
+    """Whether this alone proves gradient masking; a flag without proof is only a sign of it."""
     check: str = ""
     kind: Kind = "other"
     meaning: str = ""
@@ -50,10 +50,10 @@ class Diagnostic:
     source: str
     remedy: str
 
-    def __call__(self, case: Case) -> Finding:
-        """Return what the check finds."""
-        given = (case,) if _wants_case(self.function) else (case.model, case.data, case.eps)
-        finding: Any = self.function(*given, **self.options)
+    def __call__(self, context: DiagnosisContext) -> Finding:
+        """Run the check and return its finding."""
+        arguments = (context,) if _takes_context(self.function) else (context.model, context.data, context.eps)
+        finding: Any = self.function(*arguments, **self.options)
         if not isinstance(finding, Finding):
             raise UserError(f"diagnostic '{self.name}' must return a Finding, not {finding!r}.")
         return replace(
@@ -72,14 +72,22 @@ Check = TypeVar("Check", bound=Callable[..., Finding])
 def diagnostic(name: str, *, kind: Kind = "other", source: str = "", remedy: str = "") -> Callable[[Check], Check]:
     """Register a function (model, data, eps, *, options...) -> Finding as a diagnostic.
 
-    Instead of the three it may take one `case`, which also holds what other checks have computed. A flagged cause and a
-    flagged effect together prove masking. `source` is the paper it comes from, `remedy` what to do when it is flagged;
-    the first line of its docstring says what it means.
+    A function with a single positional parameter gets a `DiagnosisContext` instead, which also holds what other checks
+    have measured. The first line of the docstring explains what a flag means.
+
+    Args:
+        name: Name of the diagnostic in suites and on the command line.
+        kind: A flagged 'cause' and a flagged 'effect' together prove gradient masking.
+        source: The paper that the check comes from.
+        remedy: What to do when the check is flagged.
+
+    Returns:
+        A decorator that registers the function and returns it unchanged.
     """
 
     def decorate(function: Check) -> Check:
-        if not _wants_case(function) and len(_positional(function)) != 3:
-            raise UserError(f"diagnostic function '{function.__name__}' must take (model, data, eps), or (case).")
+        if not _takes_context(function) and len(_positional_parameters(function)) != 3:
+            raise UserError(f"diagnostic function '{function.__name__}' must take (model, data, eps) or (context).")
         meaning = (inspect.getdoc(function) or "").partition("\n")[0]
 
         @functools.wraps(function)
@@ -92,10 +100,10 @@ def diagnostic(name: str, *, kind: Kind = "other", source: str = "", remedy: str
     return decorate
 
 
-def _positional(function: Callable[..., Any]) -> list[str]:
+def _positional_parameters(function: Callable[..., Any]) -> list[str]:
     parameters = inspect.signature(function).parameters.values()
     return [each.name for each in parameters if each.kind is not inspect.Parameter.KEYWORD_ONLY]
 
 
-def _wants_case(function: Callable[..., Any]) -> bool:
-    return _positional(function) == ["case"]
+def _takes_context(function: Callable[..., Any]) -> bool:
+    return len(_positional_parameters(function)) == 1

@@ -1,4 +1,4 @@
-"""Attacks that a sound gradient attack should not lose against: each proposes images for the samples it left."""
+"""Challenger attacks, which a sound gradient attack should not lose to: each returns one image per attacked sample."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from torch import Tensor, nn
 
 from robustcaps.attacks import load_attack
 from robustcaps.attacks.counting import CountedModel, Counts
-from robustcaps.attacks.gradient import Iterative, OneStep
-from robustcaps.diagnostics.checks.baseline_attack import textbook_model
-from robustcaps.diagnostics.checks.context import Case
-from robustcaps.diagnostics.checks.surrogate_model import by_surrogate
+from robustcaps.attacks.gradient_based.iterative import IterativeAttack, SingleStepAttack
+from robustcaps.diagnostics.checks.baseline_attack import baseline_model
+from robustcaps.diagnostics.checks.context import DiagnosisContext
+from robustcaps.diagnostics.checks.surrogate_model import attack_via_surrogate
 
-SEARCHES = (250, 1000)
-"""Queries of a search without gradients: of a first one, and of a second."""
+SQUARE_QUERIES = (250, 1000)
+"""Query budgets of a short Square attack and of the longer one that follows where the short one had some success."""
 
-Propose = Callable[[Case, Tensor], Tensor]
-"""(case, samples) -> one image for each of them."""
+Challenger = Callable[[DiagnosisContext, Tensor], Tensor]
+"""(context, rows) -> one image per row."""
 
 
-class Logarithm(nn.Module):
-    """The logarithm of a model's probabilities: its logits again, up to a constant, unflattened."""
+class LogProbabilities(nn.Module):
+    """The logarithm of a model's output probabilities: its logits up to a constant, without saturation."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return log p; what has underflowed stays finite."""
+        """Return log p, which stays finite where p has underflowed."""
         log: Tensor = self.model(images).clamp_min(1e-45).log()
         return log
 
 
-class Jittered(nn.Module):
-    """A model behind Gaussian noise: the mean of its gradients is that of a smoothed function."""
+class NoisyInput(nn.Module):
+    """A model with Gaussian noise added to its input: its expected gradient is that of a smoothed model."""
 
     def __init__(self, model: nn.Module, sigma: float) -> None:
         super().__init__()
@@ -44,109 +44,110 @@ class Jittered(nn.Module):
         self.sigma = sigma
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the outputs for noisy images; none leaves [0,1], and gradients pass as if none had wanted to."""
+        """Return the outputs for noisy images, clipped to [0,1]; the gradient ignores the clipping."""
         noisy = (images + self.sigma * torch.randn_like(images)).clamp(0.0, 1.0)
         outputs: Tensor = self.model(noisy.detach() + (images - images.detach()))
         return outputs
 
 
-def by_noise(case: Case, rows: Tensor) -> Tensor:
+def attack_with_noise(context: DiagnosisContext, rows: Tensor) -> Tensor:
     """Try random points of the ball."""
-    return case.attack(load_attack("noise", tries=20, eps=case.eps, norm=case.budget.norm), rows)
+    return context.run_attack(load_attack("noise", tries=20, eps=context.eps, norm=context.budget.norm), rows)
 
 
-def by_one_step(case: Case, rows: Tensor) -> Tensor:
-    """Take one step of size eps along the gradient that the textbook attack follows, too."""
-    return case.attack(OneStep(loss=case.objective), rows, model=textbook_model(case))
+def attack_with_one_step(context: DiagnosisContext, rows: Tensor) -> Tensor:
+    """Take one step of size eps along the gradient of the baseline loss (FGSM)."""
+    return context.run_attack(SingleStepAttack(loss=context.baseline_loss), rows, model=baseline_model(context))
 
 
-def by_unsaturated_losses(case: Case, rows: Tensor) -> Tensor:
-    """Climb what no softmax flattens: the margin, the log-odds, and the log of outputs that are probabilities."""
-    models = [case.counted]
-    if outputs_are_probabilities(case):
-        models.append(_counted(case, Logarithm(case.subject)))
-    losses = ("margin", "ce")
+def attack_with_unsaturated_losses(context: DiagnosisContext, rows: Tensor) -> Tensor:
+    """Maximise the margin and the log-odds, of the outputs and, if these are probabilities, of their logarithm."""
+    models = [context.counted]
+    if outputs_are_probabilities(context):
+        models.append(_counted(context, LogProbabilities(context.shielded)))
+    losses = ("margin", "log-odds")
     attempts = [(loss, model) for model in models for loss in losses]
-    best, left = case.images[rows], torch.arange(len(rows), device=rows.device)
+    best, remaining = context.images[rows], torch.arange(len(rows), device=rows.device)
     for loss, model in attempts:
-        attack = Iterative(loss=loss, steps=case.textbook.steps, random_start=True)  # type: ignore[arg-type]
-        best[left] = case.attack(attack, rows[left], model=model)
-        left = left[~case.fooled(best[left], rows[left])]
+        attack = IterativeAttack(loss=loss, steps=context.baseline.steps, random_start=True)  # type: ignore[arg-type]
+        best[remaining] = context.run_attack(attack, rows[remaining], model=model)
+        remaining = remaining[~context.is_fooled(best[remaining], rows[remaining])]
     return best
 
 
-def by_more_steps(case: Case, rows: Tensor) -> Tensor:
-    """Run the textbook attack twice as long, from two starts."""
-    attack = Iterative(loss=case.objective, steps=2 * case.textbook.steps, random_start=True, restarts=2)
-    return case.attack(attack, rows, model=textbook_model(case))
+def attack_with_more_steps(context: DiagnosisContext, rows: Tensor) -> Tensor:
+    """Run the baseline attack with twice the steps and two restarts."""
+    attack = IterativeAttack(
+        loss=context.baseline_loss, steps=2 * context.baseline.steps, random_start=True, restarts=2
+    )
+    return context.run_attack(attack, rows, model=baseline_model(context))
 
 
-def by_square(case: Case, rows: Tensor) -> Tensor:
-    """Search at random, with the outputs alone: a while for all samples, then longer if that fooled any.
+def attack_with_square(context: DiagnosisContext, rows: Tensor) -> Tensor:
+    """Run the Square attack, first with few queries and then, if that fooled some samples but not all, with more.
 
-    The search gains most at its beginning; one that has gained nothing by then will not overturn a gradient attack.
+    Random search gains most in its first queries; one that has gained nothing by then will not beat a gradient attack.
     """
-    best, left = case.images[rows], torch.arange(len(rows), device=rows.device)
-    for queries in SEARCHES:
-        best[left] = case.attack(
-            load_attack("square", queries=queries, eps=case.eps, norm=case.budget.norm), rows[left]
-        )
-        missed = left[~case.fooled(best[left], rows[left])]
-        if len(missed) in (0, len(rows)):
+    best, remaining = context.images[rows], torch.arange(len(rows), device=rows.device)
+    for queries in SQUARE_QUERIES:
+        square = load_attack("square", queries=queries, eps=context.eps, norm=context.budget.norm)
+        best[remaining] = context.run_attack(square, rows[remaining])
+        robust = remaining[~context.is_fooled(best[remaining], rows[remaining])]
+        if len(robust) in (0, len(rows)):
             break
-        left = missed
+        remaining = robust
     return best
 
 
-def by_votes(case: Case, rows: Tensor) -> Tensor:
-    """Climb around the routing of a capsule network, on its votes."""
-    attack = load_attack("vote", steps=20, eps=case.eps, norm=case.budget.norm)
-    return case.attack(attack, rows, model=_counted(case, case.model))
+def attack_votes(context: DiagnosisContext, rows: Tensor) -> Tensor:
+    """Attack the votes of a capsule network, which bypasses the routing (Gu et al. 2021)."""
+    attack = load_attack("vote", steps=20, eps=context.eps, norm=context.budget.norm)
+    return context.run_attack(attack, rows, model=_counted(context, context.model))
 
 
-def by_expectation(case: Case, rows: Tensor) -> Tensor:
-    """Climb the mean of a randomised model's gradients (EOT)."""
-    return case.attack(Iterative(loss="margin", steps=20, random_start=True, eot=10), rows)
+def attack_with_eot(context: DiagnosisContext, rows: Tensor) -> Tensor:
+    """Average the gradients of a randomised model over several passes (expectation over transformation)."""
+    return context.run_attack(IterativeAttack(loss="margin", steps=20, random_start=True, eot=10), rows)
 
 
-def by_smoothing(case: Case, rows: Tensor) -> Tensor:
-    """Climb the mean of gradients around the point, which is smooth where the function is not."""
-    sigma = 0.5 * case.eps if case.budget.norm == "linf" else 0.05
-    attack = Iterative(loss="margin", steps=20, random_start=True, eot=8, early_stop=False)
-    return case.attack(attack, rows, model=_counted(case, Jittered(case.subject, sigma)))
+def attack_with_smoothed_gradients(context: DiagnosisContext, rows: Tensor) -> Tensor:
+    """Average gradients over a Gaussian neighbourhood of the current image."""
+    sigma = 0.5 * context.eps if context.budget.norm == "linf" else 0.05
+    attack = IterativeAttack(loss="margin", steps=20, random_start=True, eot=8, early_stop=False)
+    return context.run_attack(attack, rows, model=_counted(context, NoisyInput(context.shielded, sigma)))
 
 
-def by_straight_through(case: Case, rows: Tensor) -> Tensor:
-    """Climb with the identity in place of the gradients of parts that keep an image's shape (BPDA)."""
-    with straight_through(case.model):
-        return case.attack(Iterative(loss="margin", steps=case.textbook.steps, random_start=True), rows)
+def attack_straight_through(context: DiagnosisContext, rows: Tensor) -> Tensor:
+    """Replace the backward pass of shape-preserving custom modules by the identity (BPDA)."""
+    with straight_through(context.model):
+        return context.run_attack(IterativeAttack(loss="margin", steps=context.baseline.steps, random_start=True), rows)
 
 
-def outputs_are_probabilities(case: Case) -> bool:
-    """Return whether the outputs lie in [0,1] and add up to 1."""
-    sums = case.outputs.sum(1)
-    return bool((case.outputs >= 0).all()) and bool((sums - 1.0).abs().max() < 1e-3)
+def outputs_are_probabilities(context: DiagnosisContext) -> bool:
+    """Return whether the outputs are non-negative and sum to 1."""
+    sums = context.outputs.sum(1)
+    return bool((context.outputs >= 0).all()) and bool((sums - 1.0).abs().max() < 1e-3)
 
 
-def replaceable_parts(model: nn.Module) -> list[nn.Module]:
-    """Return the modules without weights that torch does not bring: what a defence puts in a network's way."""
+def find_custom_modules(model: nn.Module) -> list[nn.Module]:
+    """Return the submodules without parameters that are not part of torch: candidates for a defence's preprocessing."""
     return [
-        part
-        for part in model.modules()
-        if part is not model and not type(part).__module__.startswith("torch.") and not list(part.parameters())
+        module
+        for module in model.modules()
+        if module is not model and not type(module).__module__.startswith("torch.") and not list(module.parameters())
     ]
 
 
 @contextmanager
 def straight_through(model: nn.Module) -> Iterator[None]:
-    """Let gradients pass the replaceable parts unchanged, as long as this lasts (Athalye et al. 2018)."""
+    """Pass gradients unchanged through shape-preserving custom modules inside the context (Athalye et al. 2018)."""
 
-    def pass_on(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        if len(given) != 1 or given[0].shape != output.shape:
+    def use_identity_gradient(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if len(inputs) != 1 or inputs[0].shape != output.shape:
             return output
-        return given[0] + (output - given[0]).detach()
+        return inputs[0] + (output - inputs[0]).detach()
 
-    hooks = [part.register_forward_hook(pass_on) for part in replaceable_parts(model)]
+    hooks = [module.register_forward_hook(use_identity_gradient) for module in find_custom_modules(model)]
     try:
         yield
     finally:
@@ -154,9 +155,9 @@ def straight_through(model: nn.Module) -> Iterator[None]:
             hook.remove()
 
 
-def _counted(case: Case, model: nn.Module) -> CountedModel:
-    return CountedModel(model, Counts.zeros(case.n))
+def _counted(context: DiagnosisContext, model: nn.Module) -> CountedModel:
+    return CountedModel(model, Counts.zeros(context.n))
 
 
-BLACK_BOX: dict[str, Propose] = {"square": by_square, "surrogate": by_surrogate}
-"""What needs no gradient of the model."""
+BLACK_BOX: dict[str, Challenger] = {"square": attack_with_square, "surrogate": attack_via_surrogate}
+"""Attacks that do not use the model's gradients."""

@@ -1,4 +1,4 @@
-"""A model under examination: its right answers are attacked, and what several checks need is computed once."""
+"""What all checks share: the diagnosed model, its correctly classified samples, the budget, and cached measurements."""
 
 from __future__ import annotations
 
@@ -8,223 +8,208 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from robustcaps.attacks.base import Attack
 from robustcaps.attacks.budgets import Budget
 from robustcaps.attacks.counting import CountedModel, Counts
-from robustcaps.attacks.goals import Goal, Untargeted
-from robustcaps.attacks.gradient import value_and_gradient
-from robustcaps.attacks.losses import LOSSES, Loss, logit_margin
+from robustcaps.attacks.goals import Untargeted
+from robustcaps.attacks.gradients import value_and_gradient
+from robustcaps.attacks.losses import LOSSES, Loss, cross_entropy_loss, margin_loss
 from robustcaps.attacks.norms import NormName
 from robustcaps.data.base import Data
-from robustcaps.diagnostics.checks.shielded_model import Subject
+from robustcaps.diagnostics.checks.shielded_model import ShieldedModel
 from robustcaps.models.inference import device_of, predict
 from robustcaps.utils.sample_random import Draws
 
 T = TypeVar("T")
-BATCH = 128
-PASSES = 15
-"""How many passes decide what a randomised model answers."""
+BATCH_SIZE = 128
+PREDICTION_PASSES = 15
+"""Number of passes whose majority is the prediction of a randomised model."""
+CONFIDENT_SPREAD = 3.0
+"""Standard deviation over classes of logits whose maximum exceeds the others by 6 (4 classes) to 10 (10 classes)."""
+RANDOMISED_ABOVE = 1e-4
+"""Relative change of the outputs between passes above which a model counts as randomised."""
 
-SURE = 3.0
-"""The standard deviation of logits over classes where one stands out by 6 (of 4 classes) to 10 (of 10)."""
-
-TextbookLoss = Literal["ce", "ce-scores", "training"]
+BaselineLoss = Literal["ce", "ce-scores", "training"]
 
 
 @dataclass(frozen=True)
-class Textbook:
-    """The gradient attack whose number is in question: projected gradient descent, as everybody runs it."""
+class BaselineSettings:
+    """Settings of the baseline attack, whose robust accuracy is in question: standard PGD with a random start."""
 
-    loss: TextbookLoss
+    loss: BaselineLoss
     steps: int
     step: float
-    """As a share of eps."""
-
-
-def plain_cross_entropy(scale: float) -> Loss:
-    """Return a loss that climbs the cross-entropy of scaled outputs as it stands in every textbook.
-
-    It underflows where a model is very sure: that is what it is here for.
-    """
-
-    def loss(model: CountedModel, images: Tensor, goal: Goal) -> tuple[Tensor, Tensor]:
-        outputs = model(images)
-        return F.cross_entropy(scale * outputs, goal.classes, reduction="none"), outputs
-
-    return loss
+    """Step size as a fraction of eps."""
 
 
 @dataclass(frozen=True, eq=False)
-class Ascent:
-    """A loss (n,) and its gradient in the images."""
+class LossAndGradient:
+    """An attack loss (n,) and its gradient with respect to the images."""
 
     value: Tensor
     gradient: Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Contest:
-    """The samples that an attack was tried on, and a mask (n,) of all those that it fooled."""
+class AttackOutcome:
+    """The samples that an attack was run on, and a mask (n,) over all samples of those that it fooled."""
 
     tried: Tensor
     fooled: Tensor
 
 
-class Case:
-    """A model, its data and a budget; `once` keeps what was measured, `contests` what attacks achieved.
+class DiagnosisContext:
+    """A model, its data and a budget, with cached measurements and the outcomes of all attacks so far.
 
-    Everything is about the samples that the model answers right: `images` and `labels`, n of them.
+    `images` and `labels` are the n correctly classified samples; rows are positions among these.
     """
 
     def __init__(
-        self, model: nn.Module, data: Data, eps: float, *, norm: NormName, textbook: Textbook, seed: int
+        self, model: nn.Module, data: Data, eps: float, *, norm: NormName, baseline: BaselineSettings, seed: int
     ) -> None:
         self.model = model
         self.data = data
         self.eps = eps
         self.budget = Budget(eps, norm)
-        self.textbook = textbook
+        self.baseline = baseline
         self.seed = seed
         self.device = device_of(model)
-        self.subject = Subject(model)
+        self.shielded = ShieldedModel(model)
         self.all_images, self.all_labels = data.images.to(self.device), data.labels.to(self.device)
-        self.everything = CountedModel(self.subject, Counts.zeros(len(data)))
-        self._measured: dict[Callable[[Case], Any], Any] = {}
-        self.contests: dict[str, Contest] = {}
-        """By attack that was tried on what others had left: how it went."""
+        self.counted_for_all = CountedModel(self.shielded, Counts.zeros(len(data)))
+        self._cache: dict[Callable[[DiagnosisContext], Any], Any] = {}
+        self.outcomes: dict[str, AttackOutcome] = {}
+        """Outcomes of the attacks other than the baseline, by name."""
 
-    def once(self, measure: Callable[[Case], T]) -> T:
-        """Return what a function of this case gives; it is called the first time only."""
-        if measure not in self._measured:
-            self._measured[measure] = measure(self)
-        result: T = self._measured[measure]
+    def cached(self, measure: Callable[[DiagnosisContext], T]) -> T:
+        """Return measure(self), which is computed only once."""
+        if measure not in self._cache:
+            self._cache[measure] = measure(self)
+        result: T = self._cache[measure]
         return result
 
     @functools.cached_property
     def outputs(self) -> Tensor:
-        """What the model answers to all images of the data, (N, classes)."""
-        return self._outputs(self.everything, self.all_images)
+        """Outputs of the model for all images of the data, (N, classes)."""
+        return self._outputs(self.counted_for_all, self.all_images)
 
     @functools.cached_property
-    def spread(self) -> float:
-        """How much the outputs of an image typically differ from class to class."""
+    def output_spread(self) -> float:
+        """Standard deviation of the outputs over classes, averaged over the images."""
         return float(self.outputs.std(1).nanmean().clamp_min(1e-38))
 
     @functools.cached_property
-    def objective(self) -> Loss:
-        """What the textbook attack climbs.
+    def baseline_loss(self) -> Loss:
+        """The loss that the baseline attack maximises.
 
-        Small outputs are scaled up to the spread of a network that is sure of its answers: softmax is nearly uniform on
-        them, and would lead to the mean of the other classes, whatever the model.
+        Small outputs are scaled up to the spread of a confident network. Otherwise their softmax is nearly uniform, and
+        the gradient points to the mean of the other classes.
         """
-        if self.textbook.loss == "ce":
-            return plain_cross_entropy(max(1.0, SURE / self.spread))
-        return LOSSES[self.textbook.loss]
+        if self.baseline.loss == "ce":
+            return functools.partial(cross_entropy_loss, logit_scale=max(1.0, CONFIDENT_SPREAD / self.output_spread))
+        return LOSSES[self.baseline.loss]
 
     @functools.cached_property
-    def wobble(self) -> float:
-        """How much the outputs change from pass to pass on the same image, as a share of their spread, at most."""
-        passes = torch.stack([self._outputs(self.everything, self.all_images) for _ in range(3)])
-        return float((passes - self.outputs).abs().nan_to_num(0.0).amax()) / self.spread
+    def output_noise(self) -> float:
+        """Largest change of an output between passes over the same images, relative to the output spread."""
+        passes = torch.stack([self._outputs(self.counted_for_all, self.all_images) for _ in range(3)])
+        return float((passes - self.outputs).abs().nan_to_num(0.0).amax()) / self.output_spread
 
     @property
-    def randomised(self) -> bool:
-        """Whether the model gives one image several answers."""
-        return self.wobble > 1e-4
+    def is_randomised(self) -> bool:
+        """Whether the outputs differ between passes over the same images."""
+        return self.output_noise > RANDOMISED_ABOVE
 
     @functools.cached_property
-    def right(self) -> Tensor:
-        """The positions of the samples that are answered right; for a randomised model, most of the time."""
-        wrong = self._wrong(self.everything, self.all_images, self.all_labels)
+    def correct(self) -> Tensor:
+        """Positions in the data of the correctly classified samples (a majority of passes, if randomised)."""
+        wrong = self._misclassified(self.counted_for_all, self.all_images, self.all_labels)
         return torch.nonzero(~wrong).flatten()
 
     @property
     def n(self) -> int:
-        """How many samples are answered right."""
-        return len(self.right)
+        """Number of correctly classified samples."""
+        return len(self.correct)
 
     @functools.cached_property
     def images(self) -> Tensor:
-        """The images that are answered right."""
-        return self.all_images[self.right]
+        """Images of the correctly classified samples."""
+        return self.all_images[self.correct]
 
     @functools.cached_property
     def labels(self) -> Tensor:
-        """Their labels."""
-        return self.all_labels[self.right]
+        """Labels of the correctly classified samples."""
+        return self.all_labels[self.correct]
 
     @functools.cached_property
     def counted(self) -> CountedModel:
-        """The shielded model, for the samples that are answered right."""
-        return self.everything.select(self.right)
+        """The shielded model for the correctly classified samples."""
+        return self.counted_for_all.select(self.correct)
 
     @functools.cached_property
     def rows(self) -> Tensor:
-        """0..n-1: all samples that are answered right."""
+        """All rows: 0..n-1."""
         return torch.arange(self.n, device=self.device)
 
     def draws(self, rows: Tensor) -> Draws:
-        """Return the source of randomness of some samples."""
-        return Draws(self.seed, self.right[rows])
+        """Return the per-sample random numbers of some rows."""
+        return Draws(self.seed, self.correct[rows])
 
     def goal(self, rows: Tensor) -> Untargeted:
-        """Return the goal of some samples: any class but their label."""
+        """Return the untargeted goal for some rows."""
         return Untargeted(self.labels[rows])
 
-    def slope(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return the gradient of the outputs' margin at images of some samples."""
-        return self.climbing(logit_margin, self.counted, images, rows).gradient
+    def margin_gradient(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Return the gradient of the output margin at images of some rows."""
+        return self.loss_and_gradient(margin_loss, self.counted, images, rows).gradient
 
-    def climbing(self, loss: Loss, model: CountedModel, images: Tensor, rows: Tensor) -> Ascent:
-        """Return a loss and its gradient at images of some samples."""
+    def loss_and_gradient(self, loss: Loss, model: CountedModel, images: Tensor, rows: Tensor) -> LossAndGradient:
+        """Return a loss and its gradient at images of some rows."""
         values, gradients = torch.empty_like(images[:, 0, 0, 0]), torch.empty_like(images)
-        for start, part in batches(rows):
-            place = slice(start, start + len(part))
-            given = model.select(part), images[place], self.goal(part)
-            values[place], gradients[place], _ = value_and_gradient(loss, *given)
-        return Ascent(values, gradients)
+        for start, batch in batches(rows):
+            place = slice(start, start + len(batch))
+            inputs = model.select(batch), images[place], self.goal(batch)
+            values[place], gradients[place], _ = value_and_gradient(loss, *inputs)
+        return LossAndGradient(values, gradients)
 
     @torch.no_grad()
-    def margin(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return the best other output minus that of the label, (n,) in float64."""
+    def margins(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Return the largest output of another class minus that of the label, (n,) in float64."""
         outputs = self._outputs(self.counted.select(rows), images).double()
         own = outputs.gather(1, self.labels[rows][:, None])
         others = outputs.scatter(1, self.labels[rows][:, None], -torch.inf)
         return others.amax(1) - own[:, 0]
 
-    def fooled(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return which of the images, of these samples, are answered wrong; images that are no images fool nobody."""
-        usable = torch.isfinite(images).flatten(1).all(1)
+    def is_fooled(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Return which images of some rows are misclassified; images that are not finite never are."""
+        finite = torch.isfinite(images).flatten(1).all(1)
         if len(rows) == 0:
-            return usable
-        return usable & self._wrong(self.counted.select(rows), images, self.labels[rows])
+            return finite
+        return finite & self._misclassified(self.counted.select(rows), images, self.labels[rows])
 
-    def attack(
-        self, attack: Attack, rows: Tensor, *, model: CountedModel | None = None, budget: Budget | None = None
-    ) -> Tensor:
-        """Return what an attack proposes for some samples; `model` is what it works on, if not the shielded one."""
-        chosen = model or self.counted
-        proposals = self.images[rows]
-        for start, part in batches(rows):
-            place = slice(start, start + len(part))
-            given = chosen.select(part), self.images[part], self.goal(part), budget or self.budget, self.draws(part)
-            proposals[place] = attack.run(*given).detach()
-        return proposals
+    def run_attack(self, attack: Attack, rows: Tensor, *, model: CountedModel | None = None) -> Tensor:
+        """Return the images that an attack finds for some rows; `model` replaces the shielded model."""
+        attacked = model or self.counted
+        adversarial = self.images[rows]
+        for start, batch in batches(rows):
+            place = slice(start, start + len(batch))
+            inputs = attacked.select(batch), self.images[batch], self.goal(batch), self.budget, self.draws(batch)
+            adversarial[place] = attack.run(*inputs).detach()
+        return adversarial
 
     @torch.no_grad()
     def _outputs(self, model: CountedModel, images: Tensor) -> Tensor:
         rows = torch.arange(len(images), device=images.device)
-        return torch.cat([model.select(part)(images[part]) for _, part in batches(rows)])
+        return torch.cat([model.select(batch)(images[batch]) for _, batch in batches(rows)])
 
-    def _wrong(self, model: CountedModel, images: Tensor, labels: Tensor) -> Tensor:
-        passes = PASSES if self.randomised else 1
+    def _misclassified(self, model: CountedModel, images: Tensor, labels: Tensor) -> Tensor:
+        passes = PREDICTION_PASSES if self.is_randomised else 1
         wrong = sum((predict(self._outputs(model, images)) != labels).long() for _ in range(passes))
         return torch.as_tensor(wrong * 2 > passes)
 
 
-def batches(rows: Tensor, size: int = BATCH) -> list[tuple[int, Tensor]]:
-    """Return rows in batches, each with the place of its first one."""
+def batches(rows: Tensor, size: int = BATCH_SIZE) -> list[tuple[int, Tensor]]:
+    """Return the rows in batches, each with the position of its first row."""
     return [(start, rows[start : start + size]) for start in range(0, len(rows), size)]

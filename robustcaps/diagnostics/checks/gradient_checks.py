@@ -1,4 +1,4 @@
-"""Checks of the gradients themselves: are they there, do they tell the truth, and do they still a step further on."""
+"""Checks of the gradients: whether they exist, agree with finite differences, and hold in a neighbourhood."""
 
 from __future__ import annotations
 
@@ -6,70 +6,87 @@ from typing import Annotated
 
 from pydantic import Field
 
-from robustcaps.diagnostics.checks.attack_checks import MISSED, surely
+from robustcaps.diagnostics.checks.attack_checks import PROOF_SHARE, lower_bound
 from robustcaps.diagnostics.checks.base import Finding, diagnostic
-from robustcaps.diagnostics.checks.baseline_attack import textbook_start
-from robustcaps.diagnostics.checks.context import Case
+from robustcaps.diagnostics.checks.baseline_attack import baseline_gradient
+from robustcaps.diagnostics.checks.context import DiagnosisContext
 from robustcaps.diagnostics.checks.gradient_measures import (
-    HALF,
-    agreement,
-    chance,
-    margin_gradient,
-    repeatability,
-    secant,
-    smoothness,
-    useless,
+    MIN_COSINE,
+    clean_margin_gradient,
+    finite_difference_agreement,
+    gradient_repeatability,
+    gradient_smoothness,
+    gradient_to_secant,
+    is_degenerate,
+    margin_noise,
 )
 
-LUCK = 0.1
-"""A model whose margins are chance for a tenth or more is a randomised defence, not one that rounds differently."""
+RANDOMISED_DEFENCE_NOISE = 0.1
+"""Relative noise of the margins above which a model is a randomised defence, not just affected by rounding."""
 
-Cosine = Annotated[float, Field(ge=-1, le=1, description="smallest cosine that is no sign of masking")]
+MinCosine = Annotated[float, Field(ge=-1, le=1, description="smallest cosine that is not flagged")]
 
 
 @diagnostic(
     "zero-gradient",
     kind="cause",
-    source="Athalye, Carlini, Wagner 2018; Hinton, Sabour, Frosst 2018",
-    remedy="Attack logits before they saturate; substitute the backward pass; attack without gradients.",
+    source="Athalye, Carlini, Wagner 2018; Hinton, Sabour, Frosst 2018; Pintor et al. 2022",
+    remedy="Attack logits before they saturate, substitute the backward pass (BPDA), or attack without gradients.",
 )
-def zero_gradient(case: Case) -> Finding:
-    """Samples whose gradient is zero everywhere, or not finite: no gradient attack can move them."""
-    gradient = case.once(textbook_start).gradient
-    lost, hopeless = useless(gradient), useless(case.once(margin_gradient))
-    pixels = float((gradient == 0).float().mean())
-    words = f"{int(lost.sum())} of {case.n} samples have no gradient; {pixels:.0%} of all pixels' are exactly zero"
-    if case.subject.complaint:
-        words += f" ({case.subject.complaint})"
-    proof = surely(int(hopeless.sum()), case.n) > MISSED
-    return Finding(bool(lost.any()), float(lost.float().mean()), 0.0, words, proof)
+def zero_gradient(context: DiagnosisContext) -> Finding:
+    """The gradient of some samples is zero everywhere or not finite, so that no gradient attack can move them.
+
+    Measures their share for the baseline loss (Athalye et al. 2018; Hinton et al. 2018; unavailable gradients in Pintor
+    et al. 2022). Flagged if there are any; a proof if the lower bound of the share for the output margin exceeds 0.05.
+    """
+    gradient = context.cached(baseline_gradient).gradient
+    degenerate, degenerate_margin = is_degenerate(gradient), is_degenerate(context.cached(clean_margin_gradient))
+    zeros = float((gradient == 0).float().mean())
+    words = (
+        f"{int(degenerate.sum())} of {context.n} samples have no usable gradient; "
+        f"{100 * zeros:.0f} % of all gradient entries are exactly zero"
+    )
+    if context.shielded.gradient_error:
+        words += f" ({context.shielded.gradient_error})"
+    proof = lower_bound(int(degenerate_margin.sum()), context.n) > PROOF_SHARE
+    return Finding(bool(degenerate.any()), float(degenerate.float().mean()), 0.0, words, proof)
 
 
 @diagnostic(
     "gradient-scale",
     kind="cause",
     source="Hinton, Sabour, Frosst 2018",
-    remedy="Attack logits before they saturate, with a loss that no scale changes (margin, DLR).",
+    remedy="Attack logits before they saturate, with a loss that is invariant to their scale (margin, DLR).",
 )
 def gradient_scale(
-    case: Case, *, orders: Annotated[float, Field(gt=0, description="orders of magnitude that are too many")] = 4.0
+    context: DiagnosisContext,
+    *,
+    orders: Annotated[float, Field(gt=0, description="tolerated orders of magnitude below the slope")] = 4.0,
 ) -> Finding:
-    """Gradients far smaller than the slope between images of two classes: the function is flat where attacks begin."""
-    size = case.once(secant)
-    words = f"the gradient at the images is 10^{size:.1f} of the slope towards images of other classes"
-    return Finding(size < -orders, size, -orders, words)
+    """Gradients are orders of magnitude smaller than the slope towards other classes: flat where attacks start.
+
+    Measures log10 of the ratio of the two for the output margin (after Hinton et al. 2018). Flagged below -`orders`;
+    never a proof by itself.
+    """
+    ratio = context.cached(gradient_to_secant)
+    words = f"the gradient at the images is 10^{ratio:.1f} times the mean slope towards images of other classes"
+    return Finding(ratio < -orders, ratio, -orders, words)
 
 
 @diagnostic(
     "finite-difference",
     kind="cause",
     source="Athalye, Carlini, Wagner 2018; Carlini et al. 2019",
-    remedy="Substitute the backward pass (BPDA) or attack without gradients: autograd does not tell the truth.",
+    remedy="Substitute the backward pass (BPDA) or attack without gradients: autograd is wrong here.",
 )
-def finite_difference(case: Case, *, least: Cosine = HALF) -> Finding:
-    """Whether moves change the outputs as autograd foretells, whatever the size of the move."""
-    cosine = case.once(agreement)
-    words = f"derivatives by autograd and by finite differences have a cosine of {cosine:.2f}"
+def finite_difference(context: DiagnosisContext, *, least: MinCosine = MIN_COSINE) -> Finding:
+    """Gradients by autograd disagree with finite differences of the outputs.
+
+    Measures the mean cosine of directional derivatives of the output margin (Carlini et al. 2019). Flagged below
+    `least`; never a proof by itself.
+    """
+    cosine = context.cached(finite_difference_agreement)
+    words = f"derivatives by autograd and by finite differences have a mean cosine of {cosine:.2f}"
     return Finding(cosine < least, cosine, least, words)
 
 
@@ -77,12 +94,16 @@ def finite_difference(case: Case, *, least: Cosine = HALF) -> Finding:
     "loss-surface",
     kind="cause",
     source="Ilyas, Engstrom, Madry 2019; Xiao, Zhong, Zheng 2020",
-    remedy="Average gradients over a neighbourhood, restart often, or attack without gradients.",
+    remedy="Average gradients over a neighbourhood, use many restarts, or attack without gradients.",
 )
-def loss_surface(case: Case, *, least: Cosine = HALF) -> Finding:
-    """Whether a gradient still holds a tenth of eps away; where it does not, each step is a leap in the dark."""
-    cosine = case.once(smoothness)
-    words = f"gradients at an image and a tenth of eps beside it have a cosine of {cosine:.2f}"
+def loss_surface(context: DiagnosisContext, *, least: MinCosine = MIN_COSINE) -> Finding:
+    """The loss surface is so rough that gradients change direction within a tenth of eps.
+
+    Measures the mean cosine of the gradients at an image and at a random neighbour (Ilyas et al. 2019; Xiao et al.
+    2020). Flagged below `least`; never a proof by itself.
+    """
+    cosine = context.cached(gradient_smoothness)
+    words = f"gradients at an image and 0.1 eps away from it have a mean cosine of {cosine:.2f}"
     return Finding(cosine < least, cosine, least, words)
 
 
@@ -90,12 +111,23 @@ def loss_surface(case: Case, *, least: Cosine = HALF) -> Finding:
     "randomised",
     kind="cause",
     source="Athalye, Carlini, Wagner 2018",
-    remedy="Average gradients over many passes (EOT), and judge by many passes.",
+    remedy="Average gradients over many passes (EOT), and evaluate adversarial examples with many passes.",
 )
 def randomised(
-    case: Case, *, most: Annotated[float, Field(ge=0, description="largest share of chance in the margins")] = 1e-4
+    context: DiagnosisContext,
+    *,
+    most: Annotated[float, Field(ge=0, description="largest relative noise of the margins that is not flagged")] = 1e-4,
 ) -> Finding:
-    """Whether the same image gets other answers, or other gradients, in another pass."""
-    cosine, part = case.once(repeatability), case.once(chance)
-    words = f"{part:.2g} of the margins is chance, and gradients of two passes have a cosine of {cosine:.2f}"
-    return Finding(part > most or cosine < 1.0 - most, part, most, words, proof=part > LUCK or cosine < HALF)
+    """Outputs or gradients differ between two passes over the same image.
+
+    Measures the relative noise of the output margins and the cosine of the gradients of two passes (Athalye et al.
+    2018). Flagged if the noise exceeds `most` or the cosine is below 1 - `most`; a proof if the noise exceeds 0.1 or
+    the cosine is below 0.5.
+    """
+    cosine, noise = context.cached(gradient_repeatability), context.cached(margin_noise)
+    words = (
+        f"margins have a relative standard deviation of {noise:.2g} between passes; "
+        f"gradients of two passes have a mean cosine of {cosine:.2f}"
+    )
+    proof = noise > RANDOMISED_DEFENCE_NOISE or cosine < MIN_COSINE
+    return Finding(noise > most or cosine < 1.0 - most, noise, most, words, proof=proof)

@@ -1,4 +1,4 @@
-"""Answers inside a network: parts that give a number for every class, before something behind them flattens it."""
+"""Logits inside a network: submodules with one output per class, before later layers saturate or replace them."""
 
 from __future__ import annotations
 
@@ -6,89 +6,92 @@ import torch
 from torch import Tensor, nn
 
 from robustcaps.attacks.counting import CountedModel, Counts
-from robustcaps.attacks.gradient import Iterative
-from robustcaps.attacks.losses import logit_margin
-from robustcaps.diagnostics.checks.context import Case
-from robustcaps.diagnostics.checks.gradient_measures import cosine, useless
-from robustcaps.diagnostics.checks.shielded_model import ModelFailed, Subject
+from robustcaps.attacks.gradient_based.iterative import IterativeAttack
+from robustcaps.attacks.losses import margin_loss
+from robustcaps.diagnostics.checks.context import DiagnosisContext
+from robustcaps.diagnostics.checks.gradient_measures import cosine, is_degenerate
+from robustcaps.diagnostics.checks.shielded_model import ModelFailed, ShieldedModel
 
-MOST = 6
-"""So many parts are attacked at most, the last ones."""
-LOOKED_AT = 16
-"""So many images tell which parts answer."""
-SAME = 0.99
-"""The cosine from which on two gradients lead to the same place."""
+MAX_MODULES = 6
+"""Number of submodules to attack at most: the last ones."""
+PROBE_IMAGES = 16
+"""Number of images that the submodules are probed with."""
+SAME_GRADIENT_COSINE = 0.99
+"""Cosine above which two gradients count as the same."""
 
 
-class Inner(nn.Module):
-    """A network cut open: what one of its parts answers."""
+class InnerLogits(nn.Module):
+    """A network that returns the output of one of its submodules."""
 
-    def __init__(self, model: nn.Module, part: nn.Module) -> None:
+    def __init__(self, model: nn.Module, module: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.part = part
+        self.module = module
 
     def forward(self, images: Tensor) -> Tensor:
-        """Run the whole network and return what the part gave the last time it was called."""
-        heard: list[Tensor] = []
-        hook = self.part.register_forward_hook(lambda _, __, output: heard.append(output))
+        """Run the whole network and return the output of the submodule's last call."""
+        captured: list[Tensor] = []
+        hook = self.module.register_forward_hook(lambda _, __, output: captured.append(output))
         try:
             self.model(images)
         finally:
             hook.remove()
-        return heard[-1]
+        return captured[-1]
 
 
-def inner_parts(case: Case) -> list[nn.Module]:
-    """Return the parts that answer otherwise than the whole, up to a factor, or have another gradient."""
-    heard: dict[nn.Module, Tensor] = {}
+def find_inner_logits(context: DiagnosisContext) -> list[nn.Module]:
+    """Return the submodules with one output per class that differ from the model's outputs, or in their gradient."""
+    captured: dict[nn.Module, Tensor] = {}
 
-    def listen(part: nn.Module, _: object, output: object) -> None:
-        if isinstance(output, Tensor) and output.shape == whole.shape and output.is_floating_point():
-            answer = output.detach().float()
-            if not any(torch.equal(answer, other) for other in heard.values()):  # a last layer is heard, its parent not
-                heard[part] = answer
+    def capture(module: nn.Module, _: object, output: object) -> None:
+        if isinstance(output, Tensor) and output.shape == outputs.shape and output.is_floating_point():
+            logits = output.detach().float()
+            if not any(torch.equal(logits, other) for other in captured.values()):  # skips parents of a last layer
+                captured[module] = logits
 
-    images = case.all_images[:LOOKED_AT]
-    whole = case.outputs[:LOOKED_AT]
-    hooks = [part.register_forward_hook(listen) for part in case.model.modules() if part is not case.model]
+    images = context.all_images[:PROBE_IMAGES]
+    outputs = context.outputs[:PROBE_IMAGES]
+    hooks = [each.register_forward_hook(capture) for each in context.model.modules() if each is not context.model]
     try:
         with torch.no_grad():
-            case.subject.answer(images)
+            context.shielded.checked_outputs(images)
     finally:
         for hook in hooks:
             hook.remove()
-    return [part for part, answer in heard.items() if _worth_climbing(case, part, answer, whole)][-MOST:]
+    return [module for module, logits in captured.items() if _is_worth_attacking(context, module, logits, outputs)][
+        -MAX_MODULES:
+    ]
 
 
-def _alike(answer: Tensor, whole: Tensor) -> bool:
-    """Tell whether two answers are equal up to a factor and a number added to all classes."""
-    a, b = ((each - each.mean(1, keepdim=True)).flatten().double() for each in (answer, whole))
+def attack_inner_logits(context: DiagnosisContext, rows: Tensor) -> Tensor:
+    """Maximise the margin of inner logits, one submodule after another, on the samples not yet fooled."""
+    attack = IterativeAttack(loss="margin", steps=context.baseline.steps, random_start=True, early_stop=False)
+    best, remaining = context.images[rows], torch.arange(len(rows), device=rows.device)
+    for module in context.cached(find_inner_logits):
+        try:
+            best[remaining] = context.run_attack(attack, rows[remaining], model=_inner_model(context, module))
+        except ModelFailed:  # the submodule is not called for every batch
+            continue
+        remaining = remaining[~context.is_fooled(best[remaining], rows[remaining])]
+    return best
+
+
+def _is_worth_attacking(context: DiagnosisContext, module: nn.Module, logits: Tensor, outputs: Tensor) -> bool:
+    """Return whether inner logits have a usable gradient, and differ from the outputs in value or gradient."""
+    rows = context.rows[:PROBE_IMAGES]
+    images = context.images[rows]
+    gradient = context.loss_and_gradient(margin_loss, _inner_model(context, module), images, rows).gradient
+    if not bool(torch.isfinite(logits).all()) or bool(is_degenerate(gradient).all()):
+        return False
+    same_gradient = float(cosine(gradient, context.margin_gradient(images, rows)).mean()) > SAME_GRADIENT_COSINE
+    return not (same_gradient and _are_equivalent(logits, outputs))
+
+
+def _are_equivalent(logits: Tensor, outputs: Tensor) -> bool:
+    """Return whether logits and outputs are equal up to a factor and a constant per image."""
+    a, b = ((each - each.mean(1, keepdim=True)).flatten().double() for each in (logits, outputs))
     return bool(a @ b >= (1.0 - 1e-6) * a.norm() * b.norm())
 
 
-def _worth_climbing(case: Case, part: nn.Module, answer: Tensor, whole: Tensor) -> bool:
-    """Tell whether a part has a gradient, and it or its answer is another than that of the whole."""
-    rows = case.rows[:LOOKED_AT]
-    slope = case.climbing(logit_margin, _asked(case, part), case.images[rows], rows).gradient
-    if not bool(torch.isfinite(answer).all()) or bool(useless(slope).all()):
-        return False
-    same = float(cosine(slope, case.slope(case.images[rows], rows)).mean()) > SAME
-    return not (same and _alike(answer, whole))
-
-
-def _asked(case: Case, part: nn.Module) -> CountedModel:
-    return CountedModel(Subject(Inner(case.model, part)), Counts.zeros(case.n))
-
-
-def by_inner_answers(case: Case, rows: Tensor) -> Tensor:
-    """Climb the margin of what inner parts answer; whether that fools is for the whole to say."""
-    attack = Iterative(loss="margin", steps=case.textbook.steps, random_start=True, early_stop=False)
-    best, left = case.images[rows], torch.arange(len(rows), device=rows.device)
-    for part in case.once(inner_parts):
-        try:
-            best[left] = case.attack(attack, rows[left], model=_asked(case, part))
-        except ModelFailed:  # a part that is not always asked
-            continue
-        left = left[~case.fooled(best[left], rows[left])]
-    return best
+def _inner_model(context: DiagnosisContext, module: nn.Module) -> CountedModel:
+    return CountedModel(ShieldedModel(InnerLogits(context.model, module)), Counts.zeros(context.n))

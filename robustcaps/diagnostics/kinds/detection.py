@@ -1,67 +1,154 @@
-"""Detection summed up: how often attacks succeed, are flagged, and get past classifier and detector both."""
+"""Detection: how often attacks fool the classifier, are flagged by its detector, and get past both."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from robustcaps.analysis.tables.summary import KEYS
-from robustcaps.utils.markdown import markdown_table, percent
+from robustcaps.diagnostics.kinds.base import DiagnosticKind, KindTable, ModelRecords, Options, Tables, diagnostic_kind
+from robustcaps.registry import ATTACKS, Registry
+from robustcaps.utils.grid import Grid, make_grid, percent
 from robustcaps.utils.statistics import wilson
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 CLEAN = "clean"
 """The attack that leaves images as they are: what is flagged of its rows are false alarms."""
-OF_ALL = ("fooled", "flagged", "undetected")
-"""Shares of all samples; `detected` is one of the fooled."""
+RATES = ("fooled", "flagged", "undetected")
+"""Shares of all samples; `detected` is a share of the fooled ones."""
 ENDS = ("", "_low", "_high")
-ASKED = ["suite", "data", "model", "diagnostic"]
+KEYS = ["suite", "data", "model", "diagnostic"]
+BUDGET_KEYS = ["diagnostic", "suite", "data", "model", "attack", "goal", "norm", "unit", "eps"]
+SHARES = ("success", "detected", "undetected", "false_alarms")
+LINE_STYLES: dict[str, Any] = {"success": "-", "undetected": "--"}
 
 
 def detection_rates(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the shares fooled, flagged and undetected with Wilson's intervals, one line per model, attack and budget.
+    """Return the shares fooled, flagged and undetected with Wilson intervals, one line per model, attack and budget.
 
     detected is the share flagged of what is fooled, NaN where nothing is. A sample's rows (several targets or seeds)
     are averaged first and count once. With the attack 'clean', flagged are the false alarms.
     """
-    keys = [name for name in ("diagnostic", *KEYS) if name in rows]
-    table = rows.groupby(keys, sort=False).agg(n=("index", "nunique"), **{rate: (rate, "mean") for rate in OF_ALL})
-    for rate in OF_ALL:
+    keys = [name for name in BUDGET_KEYS if name in rows]
+    table = rows.groupby(keys, sort=False).agg(n=("index", "nunique"), **{rate: (rate, "mean") for rate in RATES})
+    for rate in RATES:
         table[f"{rate}_low"], table[f"{rate}_high"] = wilson(table[rate] * table["n"], table["n"])
     table["detected"] = 1 - table["undetected"] / table["fooled"].where(table["fooled"] > 0)
     fooled = table["fooled"] * table["n"]
     for end, bound in zip(ENDS[1:], wilson(table["detected"].fillna(0) * fooled, fooled), strict=True):
         table[f"detected{end}"] = np.where(table["detected"].isna(), np.nan, bound)
-    return table[["n", *(f"{rate}{end}" for rate in (*OF_ALL, "detected") for end in ENDS)]].reset_index()
+    return table[["n", *(f"{rate}{end}" for rate in (*RATES, "detected") for end in ENDS)]].reset_index()
 
 
-def tabulate_detection(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one line per (model, attack, eps) of a suite's rows.
+def tabulate_detection(rows: pd.DataFrame, _models: ModelRecords = ()) -> pd.DataFrame:
+    """Return one line per (model, attack, eps).
 
-    success: how often the attack did; detected: how many of these were flagged; undetected: how often it succeeded and
-    was not flagged; false_alarms: how many of the same images are flagged unattacked.
+    success: share fooled; detected: share flagged of these; undetected: share fooled and not flagged; false_alarms:
+    share of the same images flagged without an attack.
     """
-    if rows.empty:
-        return rows
     rates = detection_rates(rows)
     alarms = {f"flagged{end}": f"false_alarms{end}" for end in ENDS}
-    clean = rates[rates["attack"] == CLEAN].rename(columns=alarms)[[*ASKED, *alarms.values()]]
+    clean = rates[rates["attack"] == CLEAN].rename(columns=alarms)[[*KEYS, *alarms.values()]]
     names = {f"fooled{end}": f"success{end}" for end in ENDS}
-    table = rates[rates["attack"] != CLEAN].rename(columns=names).merge(clean, on=ASKED, how="left")
-    shares = [f"{rate}{end}" for rate in ("success", "detected", "undetected", "false_alarms") for end in ENDS]
-    return table[[*ASKED, "attack", "norm", "eps", "n", *shares]]
+    table = rates[rates["attack"] != CLEAN].rename(columns=names).merge(clean, on=KEYS, how="left")
+    return table[[*KEYS, "attack", "norm", "eps", "n", *(f"{rate}{end}" for rate in SHARES for end in ENDS)]]
 
 
-def detection_markdown(table: pd.DataFrame) -> str:
-    """Return detection as a Markdown table."""
-    shares = ("success", "detected", "undetected", "false_alarms")
-    head = ["data", "model", "attack", "eps", "n", *(f"{share.replace('_', ' ')} %" for share in shares)]
-    lines = [
+def detection_grids(table: pd.DataFrame) -> list[Grid]:
+    """Return detection for readers."""
+    columns = ["data", "model", "attack", "eps", "n", *(f"{share.replace('_', ' ')} %" for share in SHARES)]
+    rows = [
         [
             *(str(line[name]) for name in ("data", "model", "attack")),
             f"{line['eps']:g} {line['norm']}",
             str(line["n"]),
-            *(percent(line, share) for share in shares),
+            *(percent(line, share) for share in SHARES),
         ]
         for line in table.to_dict("records")
     ]
-    return markdown_table(head, lines)
+    return [make_grid(columns, rows, numeric=columns[4:])]
+
+
+def draw_detection(table: pd.DataFrame) -> Figure:
+    """Draw success and undetected success against eps, a colour per attack, a panel per dataset and model."""
+    from matplotlib.figure import Figure
+
+    from robustcaps.utils.figure_style import colours_of, white_grid
+
+    panels = list(table.groupby(["data", "model", "diagnostic", "norm"], sort=False))
+    colours = colours_of(table["attack"].unique())
+    several = len(set(table["diagnostic"])) > 1
+    with white_grid():
+        figure = Figure(figsize=(3.8 * len(panels) + 2.8, 4.0), layout="constrained")
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for axis, ((data, model, diagnostic, norm), panel) in zip(axes, panels, strict=True):
+            _draw_panel(axis, panel, colours)
+            axis.set_title(f"{data}, {model}" + (f", {diagnostic}" if several else ""))
+            axis.set_xlabel(f"eps ({norm})")
+            axis.set_ylim(-0.02, 1.02)
+        axes[0].set_ylabel("share of the images")
+        figure.suptitle(f"Past the classifier, and past its detector (n = {table['n'].max()}; bars: Wilson 95 %)")
+        figure.legend(handles=_legend(colours), loc="outside right center", frameon=False)
+    return figure
+
+
+def _draw_panel(axis: Axes, panel: pd.DataFrame, colours: dict[Any, Any]) -> None:
+    for attack, part in panel.groupby("attack", sort=False):
+        ordered = part.sort_values("eps")
+        for share, dash in LINE_STYLES.items():
+            value = ordered[share]
+            ends = [value - ordered[f"{share}_low"], ordered[f"{share}_high"] - value]
+            style: Any = {"color": colours[attack], "linestyle": dash, "marker": "o", "markersize": 4, "capsize": 2}
+            axis.errorbar(ordered["eps"], value, yerr=ends, **style)
+    axis.axhline(panel["false_alarms"].iloc[0], color="0.4", linestyle=":", linewidth=1.2)
+
+
+def _legend(colours: dict[Any, Any]) -> list[Line2D]:
+    from matplotlib.lines import Line2D
+
+    names = {"success": "fooled", "undetected": "fooled and not flagged"}
+    handles = [Line2D([], [], color=colour, linewidth=3, label=attack) for attack, colour in colours.items()]
+    handles += [Line2D([], [], color="0.2", linestyle=dash, label=names[share]) for share, dash in LINE_STYLES.items()]
+    return [*handles, Line2D([], [], color="0.4", linestyle=":", label="clean images flagged")]
+
+
+def draw(_rows: pd.DataFrame, tables: Tables) -> Iterator[tuple[str, Figure]]:
+    """Yield the figure of detection."""
+    yield "detection", draw_detection(tables["detection"])
+
+
+def check_options(options: Options) -> None:
+    """Build every attack that is named, so that a wrong name or option is found before the run."""
+    from robustcaps.diagnostics.detection import load_attacks
+
+    load_attacks(options["attacks"])
+
+
+def parts(options: Options) -> list[tuple[Registry[Any], str]]:
+    """Return the attacks that are run."""
+    return [(ATTACKS, attack if isinstance(attack, str) else attack["use"]) for attack in options["attacks"]]
+
+
+DETECTION = diagnostic_kind(
+    DiagnosticKind(
+        name="detection",
+        measure="robustcaps.diagnostics.detection:detection_rows",
+        tables=(KindTable("detection", tabulate_detection, detection_grids),),
+        title="Past the detector",
+        note=(
+            "An image is flagged if its reconstruction error exceeds that of nearly all clean validation images "
+            "(Frosst et al. 2018). Success: share fooled, images misclassified from the start included. Detected: "
+            "share flagged of the fooled. False alarms: share of the same images flagged without an attack."
+        ),
+        draw=draw,
+        passes=100.0,
+        check_options=check_options,
+        parts=parts,
+    )
+)
