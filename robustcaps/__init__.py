@@ -15,19 +15,24 @@ os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
+    from robustcaps.analysis.collection import load_results
+    from robustcaps.analysis.results import Results
     from robustcaps.attacks import Attack, Budget, Targeted, Untargeted, attack, load_attack
     from robustcaps.attacks.evaluation import evaluate
+    from robustcaps.benchmark import run
     from robustcaps.data import load_data
     from robustcaps.data.base import Data
     from robustcaps.diagnostics.checks.base import Finding, diagnostic
     from robustcaps.diagnostics.gradients import measure_gradients
-    from robustcaps.diagnostics.reconstruction_detector import ReconstructionDetector, detect, detection_rates
+    from robustcaps.diagnostics.kinds.base import DiagnosticKind, KindTable, diagnostic_kind
+    from robustcaps.diagnostics.kinds.detection import detection_rates
+    from robustcaps.diagnostics.reconstruction_detector import ReconstructionDetector, detect
     from robustcaps.diagnostics.verdict import diagnose
     from robustcaps.errors import UserError
-    from robustcaps.execution.runner import run
+    from robustcaps.introspection.decoder import perturb_capsule
     from robustcaps.introspection.figures import draw_perturbations, draw_reconstructions, draw_vote_distances
     from robustcaps.introspection.routing import vote_distances
-    from robustcaps.models.reconstruction import perturb_capsule, reconstruct
+    from robustcaps.models.reconstruction import reconstruct
     from robustcaps.models.zoo import build_model, load_model
     from robustcaps.registry import (
         dataset,
@@ -39,13 +44,17 @@ if TYPE_CHECKING:
         model,
     )
     from robustcaps.training import train
+    from robustcaps.utils.grid import make_grid
 
 _HOMES = {
     "Attack": "attacks",
     "Budget": "attacks",
     "Data": "data.base",
+    "DiagnosticKind": "diagnostics.kinds.base",
     "Finding": "diagnostics.checks.base",
+    "KindTable": "diagnostics.kinds.base",
     "ReconstructionDetector": "diagnostics.reconstruction_detector",
+    "Results": "analysis.results",
     "Targeted": "attacks",
     "Untargeted": "attacks",
     "UserError": "errors",
@@ -53,9 +62,10 @@ _HOMES = {
     "build_model": "models.zoo",
     "dataset": "registry",
     "detect": "diagnostics.reconstruction_detector",
-    "detection_rates": "diagnostics.reconstruction_detector",
+    "detection_rates": "diagnostics.kinds.detection",
     "diagnose": "diagnostics.verdict",
     "diagnostic": "diagnostics.checks.base",
+    "diagnostic_kind": "diagnostics.kinds.base",
     "draw_perturbations": "introspection.figures",
     "draw_reconstructions": "introspection.figures",
     "draw_vote_distances": "introspection.figures",
@@ -68,11 +78,13 @@ _HOMES = {
     "load_data": "data",
     "load_model": "models.zoo",
     "load_plugin": "registry",
+    "load_results": "analysis.collection",
+    "make_grid": "utils.grid",
     "measure_gradients": "diagnostics.gradients",
     "model": "registry",
-    "perturb_capsule": "models.reconstruction",
+    "perturb_capsule": "introspection.decoder",
     "reconstruct": "models.reconstruction",
-    "run": "execution.runner",
+    "run": "benchmark",
     "train": "training",
     "vote_distances": "introspection.routing",
 }
@@ -81,8 +93,11 @@ __all__ = [
     "Attack",
     "Budget",
     "Data",
+    "DiagnosticKind",
     "Finding",
+    "KindTable",
     "ReconstructionDetector",
+    "Results",
     "Targeted",
     "Untargeted",
     "UserError",
@@ -93,6 +108,7 @@ __all__ = [
     "detection_rates",
     "diagnose",
     "diagnostic",
+    "diagnostic_kind",
     "draw_perturbations",
     "draw_reconstructions",
     "draw_vote_distances",
@@ -105,6 +121,8 @@ __all__ = [
     "load_data",
     "load_model",
     "load_plugin",
+    "load_results",
+    "make_grid",
     "measure_gradients",
     "model",
     "perturb_capsule",

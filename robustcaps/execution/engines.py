@@ -1,4 +1,4 @@
-"""How cells are carried out: one after the other on this machine, or by ray's workers. The rows are the same."""
+"""Engines: they execute cells one after the other on this machine, or on ray's workers. The rows are the same."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ from typing import Any
 from robustcaps.data.base import Progress
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.execution.execute_cell import Outcome, clip, execute_cell
-from robustcaps.execution.isolation.worker import Worker, time_limit
-from robustcaps.suite.plan import Cell, Work
+from robustcaps.execution.isolation.worker import Worker
+from robustcaps.suite.cell import Cell
 from robustcaps.suite.resolve import Resolver, RuntimeConfig
 
 
-class Listener:
-    """Hears how a run goes on; this one says nothing. The command line brings one with progress bars."""
+class RunProgress:
+    """Callbacks that report the progress of a run; these do nothing. The command line shows progress bars."""
 
     def suite_started(self, name: str, number: int, count: int) -> None:
-        """The suite with this number begins, of so many in a collection."""
+        """Suite `number` of `count` in a collection starts."""
 
     def data_prepared(self, done: int, total: int) -> None:
-        """So many samples of a dataset are ready."""
+        """`done` of `total` samples of a dataset are ready."""
 
-    def run_started(self, cells: Sequence[Work], finished: Sequence[Work]) -> None:
-        """The plan is made: cells to compute, and those that a former run finished."""
+    def run_started(self, cells: Sequence[Cell], finished: Sequence[Cell]) -> None:
+        """The plan is made: cells to compute, and those finished by a former run."""
 
-    def cell_started(self, cell: Work) -> None:
-        """A cell begins."""
+    def cell_started(self, cell: Cell) -> None:
+        """A cell starts."""
 
-    def cell_moved(self, cell: Work, done: int) -> None:
-        """So many rows of a cell are done."""
+    def cell_advanced(self, cell: Cell, done: int, total: int) -> None:
+        """`done` of `total` steps of a cell are finished."""
 
     def cell_ended(self, outcome: Outcome) -> None:
         """A cell is finished or has failed."""
 
 
-Engine = Callable[[Sequence[Work], Resolver, Listener], Iterator[Outcome]]
+Engine = Callable[[Sequence[Cell], Resolver, RunProgress], Iterator[Outcome]]
 
 
-def local(cells: Sequence[Work], resolver: Resolver, listener: Listener) -> Iterator[Outcome]:
-    """Carry out the cells one after the other: in this process, those of plugins in a worker."""
+def local(cells: Sequence[Cell], resolver: Resolver, run_progress: RunProgress) -> Iterator[Outcome]:
+    """Execute the cells one after the other: in this process, those with a time limit in a worker process."""
     with Worker(resolver.config) as worker:
         for cell in cells:
-            listener.cell_started(cell)
+            run_progress.cell_started(cell)
 
-            def moved(done: int, _: int, cell: Work = cell) -> None:
-                listener.cell_moved(cell, done)
+            def advanced(done: int, total: int, cell: Cell = cell) -> None:
+                run_progress.cell_advanced(cell, done, total)
 
-            yield _execute(cell, resolver, worker, moved)
+            yield _execute(cell, resolver, worker, advanced)
 
 
-def _execute(cell: Work, resolver: Resolver, worker: Worker, progress: Progress | None = None) -> Outcome:
-    """Carry out a cell where it can be stopped, if it might have to be."""
+def _execute(cell: Cell, resolver: Resolver, worker: Worker, progress: Progress | None = None) -> Outcome:
+    """Execute a cell, in the worker process if it has a time limit."""
     outcome = None
-    if isinstance(cell, Cell) and (limit := time_limit(cell)) is not None:
+    if (limit := cell.task.time_limit) is not None:
         outcome = worker.execute_cell(cell, limit, progress)
     return outcome or execute_cell(cell, resolver, progress)
 
 
-def ray(cells: Sequence[Work], resolver: Resolver, _: Listener) -> Iterator[Outcome]:
-    """Carry out the cells on ray's workers, as many at a time as there are; outcomes come as they are ready."""
+def ray(cells: Sequence[Cell], resolver: Resolver, _: RunProgress) -> Iterator[Outcome]:
+    """Execute the cells on ray's workers, as many at a time as there are; outcomes come as they are ready."""
     try:
         import ray as cluster  # noqa: PLC0415  an optional extra
     except ImportError as error:
@@ -69,18 +69,18 @@ def ray(cells: Sequence[Work], resolver: Resolver, _: Listener) -> Iterator[Outc
     if started_here:
         cluster.init(include_dashboard=False, log_to_driver=False)
     try:
-        task = cluster.remote(_on_worker)
+        task = cluster.remote(_execute_on_worker)
         waiting = {task.remote(cell, resolver.config): cell for cell in cells}
         while waiting:
             (ready,), _rest = cluster.wait(list(waiting), num_returns=1)
-            yield _outcome(cluster, ready, waiting.pop(ready))
+            yield _fetch(cluster, ready, waiting.pop(ready))
     finally:
         if started_here:
             cluster.shutdown()
 
 
-def _outcome(cluster: Any, result: Any, cell: Work) -> Outcome:
-    """Fetch a result; a worker that died is a failure of its cell."""
+def _fetch(cluster: Any, result: Any, cell: Cell) -> Outcome:
+    """Return an outcome; a worker that died is a failure of its cell."""
     try:
         outcome: Outcome = cluster.get(result)
     except Exception:  # noqa: BLE001
@@ -88,14 +88,14 @@ def _outcome(cluster: Any, result: Any, cell: Work) -> Outcome:
     return outcome
 
 
-_benches: dict[RuntimeConfig, tuple[Resolver, Worker]] = {}
+_resolvers: dict[RuntimeConfig, tuple[Resolver, Worker]] = {}
 
 
-def _on_worker(cell: Work, config: RuntimeConfig) -> Outcome:
-    """Carry out a cell in a process of ray's, which keeps its models, data and own worker for the next one."""
-    if config not in _benches:
-        _benches[config] = Resolver(config), Worker(config)
-    return _execute(cell, *_benches[config])
+def _execute_on_worker(cell: Cell, config: RuntimeConfig) -> Outcome:
+    """Execute a cell in a process of ray's, which keeps its models, data and worker process for the next one."""
+    if config not in _resolvers:
+        _resolvers[config] = Resolver(config), Worker(config)
+    return _execute(cell, *_resolvers[config])
 
 
 ENGINES: dict[str, Engine] = {"local": local, "ray": ray}

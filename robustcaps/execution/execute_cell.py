@@ -1,4 +1,4 @@
-"""What becomes of a cell: rows, or a failure with a name that leaves the other cells alone."""
+"""Execute one cell: it gives rows, or a named failure that does not affect other cells."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ from pathlib import Path
 
 import pandas as pd
 
-from robustcaps.attacks.evaluation import evaluate
+from robustcaps.attacks.violations import Violation
 from robustcaps.data.base import Progress
-from robustcaps.diagnostics.kinds.registry import EXAMINATIONS, examination_options
 from robustcaps.registry import ATTACKS
-from robustcaps.suite.plan import Cell, Work
-from robustcaps.suite.questions import Question
+from robustcaps.suite.cell import Cell
 from robustcaps.suite.resolve import Resolver
 
-LONGEST_LINE, MOST_LINES = 500, 200
-"""What is kept of a traceback; an exception may say megabytes."""
+MAX_LINE_LENGTH, MAX_LINES = 500, 200
+"""What is kept of a traceback: an exception may carry megabytes."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: its rows, or the name and the trace of its failure."""
+    """The result of a cell: its rows, or the name and the traceback of its failure."""
 
-    cell: Work
+    cell: Cell
     seconds: float
     rows: pd.DataFrame | None = None
     violation: str = ""
-    """A name of `violations.IN_CELLS`, '' for a cell with rows."""
+    """One of `violations.CELL_VIOLATIONS`, '' for a cell with rows."""
     trace: str = ""
 
     @property
@@ -41,15 +39,15 @@ class Outcome:
 
 
 def execute_cell(
-    cell: Work, resolver: Resolver, progress: Progress | None = None, *, ready: Callable[[], None] | None = None
+    cell: Cell, resolver: Resolver, progress: Progress | None = None, *, ready: Callable[[], None] | None = None
 ) -> Outcome:
-    """Evaluate one cell; a failure becomes an outcome, not an exception, so that the other cells go on.
+    """Execute one cell; a failure becomes an outcome, not an exception, so that the other cells go on.
 
-    `ready` is called when model, data and attack are there, and the seconds count from then on.
+    `ready` is called when model, data and attack are built; the time is measured from then on.
     """
     began = time.perf_counter()
     try:
-        compute = _prepare(cell, resolver) if isinstance(cell, Cell) else _prepare_question(cell, resolver)
+        compute = cell.prepare(resolver)
         if ready:
             ready()
         began = time.perf_counter()
@@ -60,39 +58,19 @@ def execute_cell(
     return Outcome(cell, time.perf_counter() - began, rows)
 
 
-Compute = Callable[[Progress | None], pd.DataFrame]
-
-
-def _prepare(cell: Cell, resolver: Resolver) -> Compute:
-    """Make what a cell needs; return its evaluation."""
-    things = resolver.model(cell.model, cell.data), resolver.data(cell.data), resolver.attack(cell.attack)
-    surrogates = {name: resolver.model(spec, cell.data) for name, spec in cell.surrogates.items()}
-    how = {"seed": cell.seed, "batch_size": cell.batch_size, "surrogate": surrogates.__getitem__}
-    return lambda progress: evaluate(*things, **how, progress=progress)  # type: ignore[arg-type]
-
-
-def _prepare_question(question: Question, resolver: Resolver) -> Compute:
-    """Make what a question is about; return its examination."""
-    spec = question.diagnostic
-    model, data = resolver.model(question.model, question.data), resolver.data(question.data).first(spec.limit)
-    options = examination_options(spec.use, spec.options)
-    how = {"eps": question.eps, "norm": spec.norm, "seed": question.seed, **options}
-    return lambda progress: EXAMINATIONS[question.kind](model, data, **how, progress=progress)
-
-
 def failure_name(error: BaseException) -> str:
-    """Return the name of what an attack did that raised this."""
-    return "exited" if isinstance(error, SystemExit) else "raised"
+    """Return the violation that an exception stands for."""
+    return Violation.EXITED if isinstance(error, SystemExit) else Violation.RAISED
 
 
 def clip(text: str) -> str:
-    """Return the last lines of a text, long ones cut, as what any file or terminal can take."""
-    lines = text.encode(errors="backslashreplace").decode().splitlines()[-MOST_LINES:]
-    return "\n".join(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..." for line in lines)
+    """Return the last lines of a text, long ones cut, without characters that a file or terminal may refuse."""
+    lines = text.encode(errors="backslashreplace").decode().splitlines()[-MAX_LINES:]
+    return "\n".join(line if len(line) <= MAX_LINE_LENGTH else f"{line[:MAX_LINE_LENGTH]}..." for line in lines)
 
 
 def explain(error: BaseException, attack: str) -> str:
-    """Say in one line what a plugin's attack did, and where: attack 'mine' raised ValueError: no (mine.py:12)."""
+    """Return in one line how a plugin's attack failed: attack 'mine' raised ValueError: no (mine.py:12)."""
     home = inspect.getmodule(ATTACKS.entry(attack).factory)
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if home is not None and frame.filename == home.__file__] or frames

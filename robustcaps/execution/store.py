@@ -1,10 +1,9 @@
-"""Cells on disk: one Parquet file each, named by the cell's id, written whole or not at all."""
+"""The store: one Parquet file per cell, named by the cell's id and written atomically."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,8 +19,8 @@ META = b"robustcaps"
 """The key of the JSON in a file's metadata: the cell's settings, names and seconds."""
 
 
-class Finished(Protocol):
-    """What is asked of a cell to find its rows and to name them."""
+class StoredName(Protocol):
+    """What identifies a stored cell, and the names that its rows get."""
 
     @property
     def id(self) -> str:
@@ -32,12 +31,12 @@ class Finished(Protocol):
         """The columns that only name things."""
 
 
-class Computed(Finished, Protocol):
-    """What is asked of a cell to keep it."""
+class Storable(StoredName, Protocol):
+    """What the store records of a cell."""
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -52,11 +51,11 @@ class Store:
 
     @property
     def cells(self) -> Path:
-        """Where the cells lie."""
+        """The folder of the cells' files."""
         return self.folder / "cells"
 
     def prepare(self) -> None:
-        """Make the folders, or say that they cannot be written."""
+        """Create the folders; a folder that cannot be written is an error."""
         try:
             self.cells.mkdir(parents=True, exist_ok=True)
             write_atomically(self.cells / ".writable", "")
@@ -64,15 +63,23 @@ class Store:
         except OSError as error:
             raise UserError(f"out folder {self.folder}: cannot be written: {error.strerror}.") from error
 
-    def has(self, cell: Finished) -> bool:
-        """Return whether the cell is finished and its file is whole."""
-        try:
-            return META in (pq.read_table(self._file(cell.id)).schema.metadata or {})
-        except (OSError, pa.ArrowException):
-            return False
+    def has(self, cell: StoredName) -> bool:
+        """Return whether the cell is finished and its file can be read."""
+        return self.read(cell) is not None
 
-    def save(self, cell: Computed, rows: pd.DataFrame, seconds: float) -> None:
-        """Keep a finished cell and forget an earlier failure."""
+    def read(self, cell: StoredName) -> pd.DataFrame | None:
+        """Return the rows of a cell under its present names; None if it is not finished or its file is damaged."""
+        try:
+            table = pq.read_table(self._file(cell.id))
+        except (OSError, pa.ArrowException):
+            return None
+        if META not in (table.schema.metadata or {}):
+            return None
+        rows: pd.DataFrame = table.to_pandas()
+        return rows.assign(**cell.names)
+
+    def save(self, cell: Storable, rows: pd.DataFrame, seconds: float) -> None:
+        """Store a finished cell and delete the record of an earlier failure."""
         meta = {"id": cell.id, "settings": cell.settings, "names": cell.names, "seconds": round(seconds, 3)}
         table = pa.Table.from_pandas(rows, preserve_index=False)
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), META: json.dumps(meta, default=str)})
@@ -81,34 +88,27 @@ class Store:
         write_atomically(self._file(cell.id), buffer.getvalue())
         self._failure(cell.id).unlink(missing_ok=True)
 
-    def save_failure(self, cell: Computed, violation: str, trace: str) -> None:
-        """Keep the name and the traceback of a cell's failure; the cell is tried again by the next run."""
-        words = {"id": cell.id, "cell": cell.label, "settings": cell.settings}
-        failure = {**words, "violation": violation, "traceback": trace}
+    def save_failure(self, cell: Storable, violation: str, trace: str) -> None:
+        """Record the name and the traceback of a failure; the next run tries the cell again."""
+        identity = {"id": cell.id, "cell": cell.label, "settings": cell.settings}
+        failure = {**identity, "violation": violation, "traceback": trace}
         write_atomically(self._failure(cell.id), json.dumps(failure, indent=2, default=str))
 
-    def rows(self, cells: Iterable[Finished]) -> pd.DataFrame:
-        """Return the rows of those of the cells that are finished, under their present names."""
-        frames = [
-            pq.read_table(self._file(cell.id)).to_pandas().assign(**cell.names) for cell in cells if self.has(cell)
-        ]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-
-    def violation(self, cell: Finished) -> str:
-        """Return the name of what went wrong when a cell was last tried, '' if nothing did."""
+    def violation(self, cell: StoredName) -> str:
+        """Return why a cell failed when it was last tried, '' if it did not."""
         try:
             failure = json.loads(self._failure(cell.id).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # a damaged record says nothing
             return ""
         return str(failure.get("violation", "raised"))
 
-    def seconds(self, cell: Finished) -> float | None:
+    def seconds(self, cell: StoredName) -> float | None:
         """Return how long a finished cell took."""
-        return float(self._meta(self._file(cell.id))["seconds"]) if self.has(cell) else None
-
-    def _meta(self, path: Path) -> dict[str, Any]:
-        meta: dict[str, Any] = json.loads(pq.read_schema(path).metadata[META])
-        return meta
+        try:
+            metadata = pq.read_schema(self._file(cell.id)).metadata or {}
+        except (OSError, pa.ArrowException):
+            return None
+        return float(json.loads(metadata[META])["seconds"]) if META in metadata else None
 
     def _file(self, cell_id: str) -> Path:
         return self.cells / f"{cell_id}.parquet"

@@ -1,10 +1,10 @@
-"""A suite unfolded into cells: independent pieces of work with ids that change when anything they rest on does."""
+"""The plan: a suite expanded into cells whose ids change when anything that decides their rows does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -12,76 +12,24 @@ from torch import nn
 from robustcaps.attacks.base import Attack
 from robustcaps.attacks.evaluation import row_count
 from robustcaps.data.base import Data, Progress
-from robustcaps.diagnostics.kinds.registry import examination_options
+from robustcaps.diagnostics.kinds.lookup import diagnostic_options, kind_of
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.models.base import Classifier
 from robustcaps.models.cards import weights_digest
 from robustcaps.models.zoo import model_options, trained_options
 from robustcaps.options import validate_options
-from robustcaps.registry import ATTACKS, DATASETS, MODELS, Registry
-from robustcaps.suite.cell_id import plugin_code, settings_id
-from robustcaps.suite.questions import Question, ask
+from robustcaps.registry import ATTACKS, DATASETS, KINDS, MODELS, Registry
+from robustcaps.suite.cell import AttackTask, Cell, DiagnosticTask
+from robustcaps.suite.cell_id import Named, entry_of, external_code, package_code
 from robustcaps.suite.resolve import Resolver, has_card
 from robustcaps.suite.spec import AttackSpec, DataSpec, DiagnosticSpec, ModelSpec, Suite, meant_for
 
-ROWS_VERSION = 4
-"""Raised when the built-in code changes what rows say, so that stored cells are not taken for current ones."""
+EVALUATION = ("robustcaps.attacks.evaluation", "robustcaps.models.precision")
+"""The modules that turn a model, data and an attack into rows."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One model, one dataset, one attack with its whole sweep, one seed. Small, and evaluated anywhere."""
-
-    suite: str
-    model: ModelSpec
-    data: DataSpec
-    attack: AttackSpec
-    seed: int
-    batch_size: int
-    rows: int
-    """How many rows it will have."""
-    work: float
-    """About how many forward passes of one image it takes at most."""
-    settings: dict[str, Any]
-    """Everything that decides the columns other than names, resolved: defaults filled in, digests of what is read."""
-    surrogates: dict[str, ModelSpec] = field(default_factory=dict)
-    """The models that the attack crafts on, by the names it calls them."""
-
-    @property
-    def label(self) -> str:
-        """What progress bars and messages call it."""
-        aim = " targeted" if self.attack.goal == "targeted" else ""
-        seed = f" seed {self.seed}" if self.seed else ""
-        return f"{self.model.label} / {self.data.label} / {self.attack.label}{aim}{seed}"
-
-    @property
-    def names(self) -> dict[str, str]:
-        """The columns that only name things: they may change without a new computation."""
-        labels = {"model": self.model.label, "data": self.data.label, "attack": self.attack.label}
-        return {"suite": self.suite, **labels}
-
-    @property
-    def kind(self) -> str:
-        """What its rows are."""
-        return "attack"
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What tables tell it apart by."""
-        return (*self.names.values(), self.attack.goal, self.attack.norm, self.attack.unit, self.seed)
-
-    @property
-    def id(self) -> str:
-        """A hash of the settings, which hold the digests of weights, data and plugin code."""
-        return settings_id(self.settings)
-
-
-Work = Cell | Question
-"""What a suite unfolds into."""
-
-
-def make_plan(suite: Suite, resolver: Resolver, *, source: str, progress: Progress | None = None) -> list[Work]:
-    """Return the work of a suite, every spec checked by making it; a mistake is named with its place in `source`."""
+def make_plan(suite: Suite, resolver: Resolver, *, source: str, progress: Progress | None = None) -> list[Cell]:
+    """Return the cells of a suite; every spec is checked by building it, and an error names its place in `source`."""
     for registry, part, specs in _parts(suite):
         for position, spec in enumerate(specs):
             with _place(f"{source}: {part}[{position}].use"):
@@ -92,19 +40,19 @@ def make_plan(suite: Suite, resolver: Resolver, *, source: str, progress: Progre
     for position, spec in enumerate(suite.data):
         with _place(f"{source}: data[{position}]"):
             data.append((spec, resolver.data(spec, progress)))
-    cells: list[Work] = []
+    cells: list[Cell] = []
     for data_spec, loaded in data:
         cells += _cells_of_data(suite, resolver, data_spec, loaded, source)
     _check_names(cells, source)
     return cells
 
 
-def _check_names(cells: list[Work], source: str) -> None:
-    """Refuse different cells that tables could not tell apart."""
-    seen: dict[tuple[Any, ...], Work] = {}
+def _check_names(cells: list[Cell], source: str) -> None:
+    """Refuse different cells that tables could not distinguish."""
+    seen: dict[tuple[Any, ...], Cell] = {}
     for cell in cells:
-        if seen.setdefault((cell.kind, *cell.key), cell).id != cell.id:
-            what = "attack" if isinstance(cell, Cell) else "diagnostic"
+        if seen.setdefault(cell.key, cell).id != cell.id:
+            (what,) = cell.task.names
             raise UserError(
                 f"{source}: two different cells are called '{cell.label}'; give one {what} or model a name."
             )
@@ -116,40 +64,108 @@ def _parts(suite: Suite) -> Iterator[tuple[Registry[Any], str, list[Any]]]:
     yield ATTACKS, "attacks", suite.attacks
 
 
-def _cells_of_data(suite: Suite, resolver: Resolver, data_spec: DataSpec, data: Data, source: str) -> Iterator[Work]:
+def _cells_of_data(suite: Suite, resolver: Resolver, data_spec: DataSpec, data: Data, source: str) -> Iterator[Cell]:
     for m, model_spec in enumerate(suite.models):
         if not meant_for(model_spec.data, data_spec):
             continue
         with _place(f"{source}: models[{m}]"):
             model = resolver.model(model_spec, data_spec)
             _check_fit(model, data)
-            network = _model_settings(model_spec, data_spec, model)
+            pair = _Pair(suite, resolver, model_spec, data_spec, data, _model_settings(model_spec, data_spec, model))
         for a, attack_spec in enumerate(suite.attacks):
             with _place(f"{source}: attacks[{a}]"):
-                if not _is_for(attack_spec, model_spec, data_spec):
-                    continue
-                attack = resolver.attack(attack_spec)
-                rows = row_count(data, attack)
-                surrogates = _surrogates(attack, suite, data_spec)
-                chosen = {
-                    **_attack_settings(attack_spec, attack, data),
-                    **_surrogate_settings(surrogates, data_spec, resolver),
-                }
-            for seed in suite.seeds if attack.randomised else suite.seeds[:1]:
-                parts = {"model": network, "data": {"digest": data.digest}, "attack": chosen}
-                extra = {**_execution_settings(resolver), **_batch_settings(chosen, suite)}
-                settings = {"rows_version": ROWS_VERSION, **parts, "seed": seed, **extra}
-                specs = (model_spec, data_spec, attack_spec)
-                work = _searches(rows, attack) * attack.passes
-                yield Cell(suite.name, *specs, seed, suite.batch_size, rows, work, settings, surrogates)
+                if _is_for(attack_spec, model_spec, data_spec):
+                    yield from _attack_cells(pair, attack_spec)
         for d, diagnostic in enumerate(suite.diagnostics):
             with _place(f"{source}: diagnostics[{d}]"):
                 if _is_for(diagnostic, model_spec, data_spec):
-                    yield from ask(suite.name, model_spec, data_spec, data, diagnostic, network)
+                    yield from _diagnostic_cells(pair, diagnostic)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pair:
+    """A model and a dataset of a suite, whose cells are planned."""
+
+    suite: Suite
+    resolver: Resolver
+    model_spec: ModelSpec
+    data_spec: DataSpec
+    data: Data
+    model_settings: dict[str, Any]
+
+    def cell(self, task: AttackTask | DiagnosticTask, settings: dict[str, Any]) -> Cell:
+        """Return the cell of a task."""
+        return Cell(self.suite.name, self.model_spec, self.data_spec, task, settings)
+
+    def code(self, modules: Sequence[str], parts: Sequence[Named]) -> str:
+        """Return a digest of the code that evaluates the model on the data with some registered parts."""
+        named: list[Named] = [(MODELS, self.model_spec.use), (DATASETS, self.data_spec.use), *parts]
+        return package_code(modules, named)
+
+
+def _attack_cells(pair: _Pair, spec: AttackSpec) -> Iterator[Cell]:
+    """Yield a cell per seed; an attack without random numbers has one."""
+    suite, resolver = pair.suite, pair.resolver
+    attack = resolver.attack(spec)
+    rows = row_count(pair.data, attack)
+    surrogates = _surrogates(attack, suite, pair.data_spec)
+    attack_settings = {
+        **_attack_settings(spec, attack, pair.data),
+        **_surrogate_settings(surrogates, pair.data_spec, resolver),
+    }
+    parts: list[Named] = [(ATTACKS, name) for name in _attack_names(spec.use, attack)]
+    settings = {
+        "model": pair.model_settings,
+        "data": {"digest": pair.data.digest},
+        "attack": attack_settings,
+        "code": pair.code(EVALUATION, [*parts, *((MODELS, each.use) for each in surrogates.values())]),
+        **_precision_settings(resolver),
+        **_batch_settings(attack_settings, suite),
+    }
+    work = _searches(rows, attack) * attack.passes
+    from_plugin = any(not entry_of(*part).built_in for part in parts)
+    for seed in suite.seeds if attack.randomised else suite.seeds[:1]:
+        task = AttackTask(spec, seed, suite.batch_size, rows, work, from_plugin, surrogates)
+        yield pair.cell(task, {**settings, "seed": seed})
+
+
+def _attack_names(name: str, attack: Attack) -> Iterator[str]:
+    """Yield the registered names of an attack and of all attacks inside it."""
+    yield name
+    for part in attack.inner_attacks:
+        yield from _attack_names((part.settings or {"name": part.name})["name"], part)
+
+
+def _diagnostic_cells(pair: _Pair, spec: DiagnosticSpec) -> Iterator[Cell]:
+    """Yield a cell per eps; a kind that takes no eps has one."""
+    kind, options = kind_of(spec.use), diagnostic_options(spec.use, spec.options)
+    data = pair.data.first(spec.limit)
+    parts = list(kind.parts(options))
+    external = {name: code for registry, name in parts if (code := external_code(registry, name))}
+    with_eps, with_norm = ("eps" in kind.harness_parameters, "norm" in kind.harness_parameters)
+    diagnostic = {"use": spec.use, "options": options, **({"norm": spec.norm} if with_norm else {}), "parts": external}
+    settings = {
+        "kind": kind.name,
+        "model": pair.model_settings,
+        "data": {"digest": data.digest},
+        "code": pair.code(kind.modules, parts),
+        **_kind_code(kind.name),
+        **_precision_settings(pair.resolver),
+    }
+    for eps in spec.eps if with_eps else [None]:
+        budget = {} if eps is None else {"eps": eps}
+        task = DiagnosticTask(spec, eps, len(data) * kind.passes)
+        yield pair.cell(task, {**settings, "diagnostic": {**diagnostic, **budget}, "seed": task.seed})
+
+
+def _kind_code(kind: str) -> dict[str, Any]:
+    """Return the code of a kind that a plugin brings."""
+    code = external_code(KINDS, kind)
+    return {"kind_code": code} if code else {}
 
 
 def _check_filters(suite: Suite, source: str) -> None:
-    """Refuse models, attacks and diagnostics that are said to be for something that the suite does not have."""
+    """Refuse models, attacks and diagnostics that are restricted to something the suite does not have."""
     labels = {"models": [spec.label for spec in suite.models], "data": [spec.label for spec in suite.data]}
     for part in ("models", "attacks", "diagnostics"):
         for position, spec in enumerate(getattr(suite, part)):
@@ -161,13 +177,13 @@ def _check_filters(suite: Suite, source: str) -> None:
 
 
 def _check_options(suite: Suite, resolver: Resolver, source: str) -> None:
-    """Refuse wrong options of attacks and diagnostics, before any file of data or weights is looked for."""
+    """Refuse wrong options of attacks and diagnostics before any data or weights are loaded."""
     for position, attack in enumerate(suite.attacks):
         with _place(f"{source}: attacks[{position}]"):
             resolver.attack(attack)
     for position, diagnostic in enumerate(suite.diagnostics):
         with _place(f"{source}: diagnostics[{position}]"):
-            examination_options(diagnostic.use, diagnostic.options)
+            diagnostic_options(diagnostic.use, diagnostic.options)
 
 
 def _is_for(spec: AttackSpec | DiagnosticSpec, model: ModelSpec, data: DataSpec) -> bool:
@@ -176,18 +192,18 @@ def _is_for(spec: AttackSpec | DiagnosticSpec, model: ModelSpec, data: DataSpec)
 
 
 def _searches(rows: int, attack: Attack) -> int:
-    """Return how often an attack sets out for so many rows: one that minimises does so once for all budgets."""
-    return rows // len(attack.budgets) if attack.closest else rows
+    """Return how many searches so many rows take: a minimum-norm attack searches once for all budgets."""
+    return rows // len(attack.budgets) if attack.minimises_norm else rows
 
 
 def _check_fit(model: nn.Module, data: Data) -> None:
     """Refuse a zoo model on images that it was not built for, before anything is run."""
     if isinstance(model, Classifier):
         size = data.images.shape[-1]
-        built, given = (model.channels, model.size, model.classes), (data.channels, size, data.classes)
-        if built != given:
-            words = "{} channels of {} pixels, {} classes"
-            raise UserError(f"it was built for {words.format(*built)}; '{data.name}' has {words.format(*given)}.")
+        expected, actual = (model.channels, model.size, model.classes), (data.channels, size, data.classes)
+        if expected != actual:
+            shape = "{} channels of {} pixels, {} classes"
+            raise UserError(f"it was built for {shape.format(*expected)}; '{data.name}' has {shape.format(*actual)}.")
 
 
 def _model_settings(spec: ModelSpec, data: DataSpec, model: nn.Module) -> dict[str, Any]:
@@ -196,23 +212,23 @@ def _model_settings(spec: ModelSpec, data: DataSpec, model: nn.Module) -> dict[s
         options = trained_options(spec.use, data=data.use, weights=spec.weights, options=spec.options)
     else:
         options = model_options(name, spec.options)
-    return {"name": name, "options": options, "digest": weights_digest(model), **plugin_code(MODELS, name)}
+    return {"name": name, "options": options, "digest": weights_digest(model), **external_code(MODELS, name)}
 
 
-def _execution_settings(resolver: Resolver) -> dict[str, Any]:
-    """Return how networks are computed, if not as they are written; else nothing, as in cells of old."""
-    on = resolver.config.precision.switched_on
-    return {"execution": on} if on else {}
+def _precision_settings(resolver: Resolver) -> dict[str, Any]:
+    """Return compile and autocast where they are on: they round differently."""
+    on = resolver.config.precision.enabled
+    return {"precision": on} if on else {}
 
 
 def _batch_settings(attack: dict[str, Any], suite: Suite) -> dict[str, Any]:
     """Return the batch size where rows may depend on it: other libraries draw random numbers for whole batches."""
-    foreign = "library" in attack or any(_batch_settings(part, suite) for part in attack.get("parts", ()))
-    return {"batch_size": suite.batch_size} if foreign else {}
+    external = "library" in attack or any(_batch_settings(part, suite) for part in attack.get("parts", ()))
+    return {"batch_size": suite.batch_size} if external else {}
 
 
 def _surrogates(attack: Attack, suite: Suite, data: DataSpec) -> dict[str, ModelSpec]:
-    """Return the models an attack crafts on: those that the suite calls so, else those of the zoo."""
+    """Return the models an attack crafts on: those of the suite with that name, else those of the zoo."""
     own = {spec.label: spec for spec in suite.models if meant_for(spec.data, data)}
     return {name: own.get(name) or ModelSpec(use=name) for name in attack.surrogates}
 
@@ -224,25 +240,25 @@ def _surrogate_settings(surrogates: dict[str, ModelSpec], data: DataSpec, resolv
 
 def _attack_settings(spec: AttackSpec, attack: Attack, data: Data) -> dict[str, Any]:
     options = validate_options(ATTACKS.entry(spec.use).factory, spec.options, where=f"attack '{spec.use}'")
-    targets = None if spec.goal == "untargeted" else attack.aim.targets(data.class_names)
-    wanted = {"goal": spec.goal, "targets": targets, "norm": spec.norm, "unit": spec.unit}
+    targets = None if spec.goal == "untargeted" else attack.goal_spec.targets(data.class_names)
+    goal = {"goal": spec.goal, "targets": targets, "norm": spec.norm, "unit": spec.unit}
     sweep = [budget.eps for budget in attack.budgets]
     limit = {"max_queries": spec.max_queries} if spec.max_queries else {}
-    made_of = {"parts": [_part_settings(part) for part in attack.parts]} if attack.parts else {}
-    code = plugin_code(ATTACKS, spec.use)
-    return {"name": spec.use, "options": options, **wanted, "eps": sweep, **limit, **made_of, **code}
+    parts = {"parts": [_part_settings(part) for part in attack.inner_attacks]} if attack.inner_attacks else {}
+    code = external_code(ATTACKS, spec.use)
+    return {"name": spec.use, "options": options, **goal, "eps": sweep, **limit, **parts, **code}
 
 
 def _part_settings(part: Attack) -> dict[str, Any]:
-    """Return what decides an attack inside another one."""
+    """Return the settings of an attack inside another one."""
     settings = part.settings or {"name": part.name}
-    inner = {"parts": [_part_settings(inner) for inner in part.parts]} if part.parts else {}
-    return {**settings, **inner, **plugin_code(ATTACKS, settings["name"])}
+    inner = {"parts": [_part_settings(inner) for inner in part.inner_attacks]} if part.inner_attacks else {}
+    return {**settings, **inner, **external_code(ATTACKS, settings["name"])}
 
 
 @contextmanager
 def _place(where: str) -> Iterator[None]:
-    """Say where in the suite a mistake is."""
+    """Add the place in the suite to an error."""
     try:
         yield
     except UserError as error:

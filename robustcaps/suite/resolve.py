@@ -1,4 +1,4 @@
-"""Specs made into things: a suite's words turned into models, data and attacks, each made once per process."""
+"""The resolver: it builds the models, datasets and attacks that specs name, each once per process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RuntimeConfig:
-    """Where and how work is done. What in it changes rows is in the cells' ids: the plugins' code, and `execution`."""
+    """Where and how cells are executed; what changes rows (plugins, precision) is part of the cells' ids."""
 
     data_dir: Path | None = None
     device: str = "auto"
@@ -37,10 +37,10 @@ class RuntimeConfig:
 
 @dataclass(frozen=True, eq=False)
 class Resolver:
-    """Makes the things that specs describe, and keeps them for the next cell that asks."""
+    """Builds what specs name and keeps it for the next cell."""
 
     config: RuntimeConfig = RuntimeConfig()
-    made: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    cache: dict[tuple[str, ...], Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for plugin in self.config.plugins:
@@ -63,14 +63,15 @@ class Resolver:
         return self._once(Data, ("dataset", spec.use, spec.model_dump_json(exclude={"name"})), make)
 
     def model(self, spec: ModelSpec, data: DataSpec) -> nn.Module:
-        """Return the model of a spec for a dataset: the zoo's with trained weights, or a plugin's as it builds it.
+        """Return the model of a spec for a dataset: from the zoo with trained weights, or as a plugin builds it.
 
-        One that a suite is still to train is built with fresh weights: enough to check the suite.
+        A model that the suite has yet to train is built with random weights, which is enough to check the suite.
         """
         _refuse(spec, "model", ("device", "seed", "classes", "channels", "size"))
         device, precision = pick_device(self.config.device), self.config.precision
         precision.check(device)
         DATASETS.entry(data.use)
+        _check_trained(spec)
 
         def build() -> nn.Module:
             if has_card(spec):
@@ -82,8 +83,8 @@ class Resolver:
         def make() -> nn.Module:
             model = build()
             if isinstance(model, nn.Module):
-                precision.prepare(model, name=spec.use)
-                precision.try_out(model, self._two_images(model, data).to(device), name=spec.use)
+                precision.apply(model, name=spec.use)
+                precision.warm_up(model, self._two_images(model, data).to(device), name=spec.use)
             return model
 
         kind: type[nn.Module] = nn.Module
@@ -92,13 +93,13 @@ class Resolver:
         )
 
     def _two_images(self, model: nn.Module, data: DataSpec) -> Tensor:
-        """Return images to try a model with; a zoo model says itself what it takes, without any data."""
+        """Return images for a first pass; a zoo model knows their shape without any data."""
         if isinstance(model, Classifier):
             return torch.zeros(2, model.channels, model.size, model.size)
         return self.data(data).images[:2]
 
     def attack(self, spec: AttackSpec) -> Attack:
-        """Return the attack of a spec, with its budgets and its aim."""
+        """Return the attack of a spec, with its budgets and its goal."""
 
         def make() -> Attack:
             fields = spec.model_dump(include={"eps", "norm", "unit", "goal", "target", "max_queries"})
@@ -108,25 +109,37 @@ class Resolver:
         return self._once(kind, ("attack", spec.use, spec.model_dump_json()), make)
 
     def _once(self, kind: type[T], key: tuple[str, ...], make: Callable[[], T]) -> T:
-        """Make a thing at the first call; whatever a plugin's factory raises or returns wrongly is named."""
-        if key not in self.made:
+        """Build on the first call; an error names what cannot be built, or what a factory wrongly returns."""
+        if key not in self.cache:
             try:
-                made = make()
+                built = make()
             except UserError:
                 raise
             except (Exception, SystemExit) as error:
-                raise UserError(f"{key[0]} '{key[1]}' cannot be made: {type(error).__name__}: {error}") from error
-            if not isinstance(made, kind):
-                raise UserError(f"{key[0]} '{key[1]}' is a {type(made).__name__}, not a {kind.__name__}.")
-            self.made[key] = made
-        thing: T = self.made[key]
-        return thing
+                raise UserError(f"{key[0]} '{key[1]}' cannot be built: {type(error).__name__}: {error}") from error
+            if not isinstance(built, kind):
+                raise UserError(f"{key[0]} '{key[1]}' is a {type(built).__name__}, not a {kind.__name__}.")
+            self.cache[key] = built
+        cached: T = self.cache[key]
+        return cached
 
 
 def has_card(spec: ModelSpec) -> bool:
-    """Return whether the weights come from a file with a card, not from a plugin that makes its own."""
-    to_train = spec.train is not None and spec.weights is None
-    return spec.weights is not None or (MODELS.entry(_base(spec)).built_in and not to_train)
+    """Return whether the weights come from a file with a model card."""
+    if spec.weights is not None:
+        return True
+    return MODELS.entry(_base(spec)).built_in and spec.train is None and not spec.untrained
+
+
+def _check_trained(spec: ModelSpec) -> None:
+    """Refuse a model whose weights nobody has trained, unless the spec allows it."""
+    entry = MODELS.entry(_base(spec))
+    if has_card(spec) or spec.train is not None or spec.untrained or entry.pretrained:
+        return
+    raise UserError(
+        f"model '{spec.use}' has no trained weights. Give it weights = FILE or train = {{...}}, declare that the "
+        f"plugin brings them with @rc.model('{entry.name}', pretrained=True), or set untrained = true (--untrained)."
+    )
 
 
 def _base(spec: ModelSpec) -> str:
@@ -138,4 +151,4 @@ def _refuse(spec: Spec, kind: str, names: tuple[str, ...]) -> None:
     """Refuse options that the harness sets itself."""
     for name in names:
         if name in spec.options:
-            raise UserError(f"{kind} '{spec.use}': '{name}' is no option; the harness sets it.")
+            raise UserError(f"{kind} '{spec.use}': '{name}' is not an option: the harness sets it.")

@@ -1,4 +1,4 @@
-"""What a user writes: a TOML file that names models, data, attacks; validated with the place of every mistake."""
+"""Suite files: TOML that names models, data, attacks and diagnostics, validated with the place of every mistake."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
 
 from robustcaps.errors import UserError, did_you_mean
-from robustcaps.options import first_problem
+from robustcaps.options import MAX_SEED, Views, first_problem
+from robustcaps.training_options import Holdout, TrainingOptions
 
 
 def _finite_number(value: object) -> object:
@@ -35,37 +34,12 @@ def _as_list(value: object) -> object:
     return value if value is None or isinstance(value, list) else [value]
 
 
-def _beside_eps(steps: int | None, info: ValidationInfo) -> int | None:
-    if (steps is None) != (info.data.get("adversary_eps") is None):
-        raise ValueError("goes with adversary_eps: give both, or neither for ordinary training")
-    return steps
-
-
-def _instead_of_holdout(samples: int | None, info: ValidationInfo) -> int | None:
-    if samples is not None and info.data.get("holdout"):
-        raise ValueError("takes the place of held-out train samples: it goes with holdout 0")
-    return samples
-
-
-def _on_what_is_held_out(stop_error: float | None, info: ValidationInfo) -> float | None:
-    if stop_error is not None and info.data.get("holdout") == 0 and info.data.get("holdout_test") is None:
-        raise ValueError("is measured on held-out samples: hold some out (holdout or holdout_test)")
-    return stop_error
-
-
-LARGEST_SEED = 2**31 - 1
 Eps = Annotated[float, BeforeValidator(_finite_number)]
 Sweep = Annotated[list[Eps], Field(min_length=1)]
-AdversaryEps = Annotated[float, Field(gt=0, le=1)]
-"""How far (linf, pixels of [0,1]) the images that a network is trained on may be from those of the data."""
-AdversarySteps = Annotated[
-    Annotated[int, Field(ge=1)] | None, AfterValidator(_beside_eps), Field(validate_default=True)
-]
-"""In how many gradient steps they are found; a field that comes after `adversary_eps`."""
 
 
 class Spec(BaseModel):
-    """A thing named by `use`; keys that are not fields are options of that thing, checked by its own signature."""
+    """Something registered under the name `use`; keys that are not fields are its options, checked by its signature."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -74,61 +48,44 @@ class Spec(BaseModel):
 
     @property
     def label(self) -> str:
-        """What tables and figures call it."""
+        """Its name in tables and figures."""
         return self.name or self.use
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options beyond the fields every thing of its kind has."""
+        """The keys that are not fields."""
         return dict(self.model_extra or {})
 
 
 Names = Annotated[list[str], Field(min_length=1)] | None
-"""Which things of a suite another one is for, by the names that tables give them."""
+"""Labels of models or datasets that something is restricted to."""
 
 
 def meant_for(names: Names, spec: Spec) -> bool:
-    """Return whether a thing is among those named; all are where none is."""
+    """Return whether a model or dataset is among the names; without names, all are."""
     return names is None or spec.label in names
 
 
-Views = Literal["all", "familiar-azimuths", "novel-azimuths", "familiar-elevations", "novel-elevations"]
-"""Which viewpoints of a dataset to take, where it knows them."""
-HoldoutTest = Annotated[Annotated[int, Field(ge=1)] | None, AfterValidator(_instead_of_holdout)]
-"""So many samples, the last of the test split, are held out for validation; a field that comes after `holdout`."""
-StopError = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, AfterValidator(_on_what_is_held_out)]
-"""The share of held-out samples got wrong at which a training stops; a field that comes after both."""
+class TrainSpec(TrainingOptions):
+    """Options of a model that the suite trains itself; by default on all training samples."""
 
-
-class TrainSpec(BaseModel):
-    """How a suite trains a model of its own; what is not said comes from the model's recipe."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
-    epochs: Annotated[int, Field(ge=1)] | None = None
-    batch_size: Annotated[int, Field(ge=1)] | None = None
-    lr: Annotated[float, Field(gt=0)] | None = None
-    limit: Annotated[int, Field(ge=1)] | None = None
-    holdout: Annotated[int, Field(ge=0)] = 0
-    adversary_eps: AdversaryEps | None = None
-    adversary_steps: AdversarySteps = None
+    holdout: Holdout = 0
     views: Views | None = None
-    """The viewpoints to train on; without, those that the data of the suite are of."""
-    holdout_test: HoldoutTest = None
-    stop_error: StopError = None
+    """The viewpoints to train on (default: those of the suite's data)."""
 
 
 class ModelSpec(Spec):
     """A model: a zoo name (with a tag: 'cnn:b'), or a plugin's.
 
-    Its trained weights are the shipped ones, or those of a file, or the suite trains them.
+    Its weights are the shipped ones, those of a file, those that the suite trains, or those that the plugin brings.
     """
 
     weights: Path | None = None
     train: TrainSpec | None = None
+    untrained: bool = False
+    """Allow a network with random weights; without it, a model that nobody has trained is refused."""
     data: Names = None
-    """The datasets it is for, by the names that tables give them; all by default."""
+    """The datasets it is evaluated on, by their labels; all by default."""
 
 
 class DataSpec(Spec):
@@ -139,11 +96,11 @@ class DataSpec(Spec):
 
 
 class AttackSpec(Spec):
-    """An attack, its budgets and its aim."""
+    """An attack, its budgets and its goal."""
 
     @property
     def label(self) -> str:
-        """What tables and figures call it; one that crafts on another model is called after that, too."""
+        """Its name in tables and figures; a surrogate is part of it."""
         surrogate = self.options.get("surrogate", "")
         models = "+".join(map(str, surrogate)) if isinstance(surrogate, list) else str(surrogate)
         return self.name or f"{self.use} {models}".strip()
@@ -154,27 +111,27 @@ class AttackSpec(Spec):
     goal: Literal["untargeted", "targeted"] = "untargeted"
     target: int | str | None = None
     models: Names = None
-    """The models it is for, by the names that tables give them; all by default."""
+    """The models it is run on, by their labels; all by default."""
     data: Names = None
-    """The datasets it is for, likewise."""
+    """The datasets it is run on, by their labels; all by default."""
     max_queries: Annotated[int, Field(ge=1)] | None = None
-    """How often it may ask the attacked model about a sample, for each eps."""
+    """Largest number of queries to the attacked model per sample and eps."""
     time_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """How many seconds a cell may take; by default an hour for a plugin's attack, and any time for a built-in one."""
+    """Seconds that a cell may take; by default an hour for a plugin's attack, no limit for a built-in one."""
 
 
 class DiagnosticSpec(Spec):
-    """A question about the models: 'verdict' (all checks), 'gradients' (by loss), 'views' (novel ones), or a check."""
+    """A diagnostic of the models: a kind (verdict, gradients, detection, overlap, views), or a single check."""
 
     use: str = Field(default="verdict", min_length=1)
     eps: Annotated[list[Annotated[Eps, Field(gt=0)]], Field(min_length=1), BeforeValidator(_as_list)] = [0.1]
     norm: Literal["linf", "l2"] = "linf"
     limit: Annotated[int, Field(ge=1)] = 200
-    """How many samples of the data it looks at."""
+    """How many samples of the data it uses."""
     models: Names = None
-    """The models it is for, by the names that tables give them; all by default."""
+    """The models it is run on, by their labels; all by default."""
     data: Names = None
-    """The datasets it is for, likewise."""
+    """The datasets it is run on, by their labels; all by default."""
 
 
 class FigureSpec(BaseModel):
@@ -183,11 +140,11 @@ class FigureSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     published: bool = False
-    """Draw what papers printed beside ours: curves of Hinton et al. (2018), mean sizes of Michels et al. (2019)."""
+    """Draw published results beside ours: Hinton et al. (2018), Michels et al. (2019)."""
 
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""What suites may be called: it is the name of a folder."""
+"""Allowed names of suites: they name folders."""
 
 
 class Suite(BaseModel):
@@ -197,7 +154,7 @@ class Suite(BaseModel):
 
     name: str = Field(pattern=NAME)
     title: str = ""
-    seeds: list[Annotated[int, Field(ge=0, le=LARGEST_SEED)]] = Field(default=[0], min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, le=MAX_SEED)]] = Field(default=[0], min_length=1)
     batch_size: Annotated[int, Field(ge=1)] = 64
     data: list[DataSpec] = Field(min_length=1)
     models: list[ModelSpec] = Field(min_length=1)
@@ -206,7 +163,7 @@ class Suite(BaseModel):
     figures: FigureSpec = FigureSpec()
 
     @model_validator(mode="after")
-    def _asks_something(self) -> Self:
+    def _has_cells(self) -> Self:
         if not self.attacks and not self.diagnostics:
             raise ValueError("a suite needs attacks or diagnostics")
         return self
@@ -216,7 +173,7 @@ SpecType = TypeVar("SpecType", bound=Spec)
 
 
 def parse_spec(kind: type[SpecType], content: dict[str, Any]) -> SpecType:
-    """Return a spec that was not written in a suite, validated like one."""
+    """Return a validated spec that does not come from a suite file."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:
@@ -224,14 +181,14 @@ def parse_spec(kind: type[SpecType], content: dict[str, Any]) -> SpecType:
 
 
 class Collection(BaseModel):
-    """Several suites that are run one after the other, each into a folder of its own."""
+    """Several suites that are run one after the other, each into its own folder."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=NAME)
     title: str = ""
     suites: list[Path] = Field(min_length=1)
-    """Their files, seen from the collection's own folder."""
+    """Their files, relative to the collection's own folder."""
 
 
 ContentType = TypeVar("ContentType", Suite, Collection)
@@ -253,17 +210,17 @@ def load_collection(path: Path) -> Collection:
     names = [load_suite(file).name for file in files]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"{path}: suites: two of them are called '{name}', and would share a folder.")
+            raise UserError(f"{path}: suites: two suites are called '{name}' and would share a folder.")
     return found.model_copy(update={"suites": files})
 
 
 def is_collection(path: Path) -> bool:
-    """Tell whether a file names suites instead of being one."""
+    """Return whether a file lists suites instead of being one."""
     return "suites" in _read(path)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what a TOML file says, with its name."""
+    """Return the content of a TOML file, with its name."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -276,7 +233,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _validated(kind: type[ContentType], content: dict[str, Any], path: Path) -> ContentType:
-    """Return the content as a suite or a collection, or say what is wrong in which file."""
+    """Return the content as a suite or a collection; an error names the file and the place in it."""
     for key in content:
         if key not in kind.model_fields:
             raise UserError(f"{path}: unknown key '{key}'. {did_you_mean(key, kind.model_fields)}")

@@ -1,1 +1,1 @@
-"""Cells in a process of their own: what a plugin does to it (exit, crash, hang, flood) is done to its cell only."""
+"""Evaluation of cells in a subprocess: a plugin that exits, crashes, hangs or floods fails only its own cell."""

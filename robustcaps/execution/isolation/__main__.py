@@ -11,36 +11,36 @@ from io import FileIO
 
 
 def main() -> None:
-    """Carry out jobs until the run that started this process is gone."""
-    asked, told, output = _private_streams()
+    """Execute jobs until the run that started this process ends."""
+    requests, updates, output = _reserve_streams()
     jobs: queue.Queue[bytes] = queue.Queue()
-    threading.Thread(target=_listen, args=(asked, jobs), daemon=True).start()
-    # Only now: importing takes seconds, and may print what nobody must take for news.
-    from robustcaps.execution.isolation.job_server import Bench  # noqa: PLC0415
-    from robustcaps.execution.isolation.protocol import MARK  # noqa: PLC0415
+    threading.Thread(target=_read_requests, args=(requests, jobs), daemon=True).start()
+    # Imported after the streams are reserved, because importing takes seconds and may print.
+    from robustcaps.execution.isolation.job_server import JobServer  # noqa: PLC0415
+    from robustcaps.execution.isolation.protocol import END_OF_OUTPUT  # noqa: PLC0415
 
-    bench = Bench(told)
+    server = JobServer(updates)
     while True:
-        ending = bench.execute_cell(jobs.get())
+        result = server.execute(jobs.get())
         sys.stdout.flush()
         sys.stderr.flush()
-        output.write(MARK)
-        bench.tell(ending)
+        output.write(END_OF_OUTPUT)
+        server.send(result)
 
 
-def _private_streams() -> tuple[FileIO, FileIO, FileIO]:
-    """Return stdin, stdout and stderr for ourselves; plugins get no input, and one output for both."""
-    asked, told, output = FileIO(os.dup(0), "r"), FileIO(os.dup(1), "w"), FileIO(os.dup(2), "w")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+def _reserve_streams() -> tuple[FileIO, FileIO, FileIO]:
+    """Return private copies of stdin, stdout and stderr; plugins get an empty stdin, and stderr for all output."""
+    requests, updates, output = FileIO(os.dup(0), "r"), FileIO(os.dup(1), "w"), FileIO(os.dup(2), "w")
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
     os.dup2(2, 1)
-    return asked, told, output
+    return requests, updates, output
 
 
-def _listen(asked: FileIO, jobs: queue.Queue[bytes]) -> None:
-    """Pass the jobs on; when the run is gone, whatever is still at work here ends, with all it has started."""
-    for line in asked:
+def _read_requests(requests: FileIO, jobs: queue.Queue[bytes]) -> None:
+    """Queue incoming jobs; when the run has ended, kill this process with all its children."""
+    for line in requests:
         jobs.put(line)
     if os.name == "posix" and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)

@@ -1,61 +1,55 @@
-"""Where a worker carries out its jobs: in its own process, with models and data kept for the next one."""
+"""The server side of the worker process: executes jobs and keeps models and data for the next one."""
 
 from __future__ import annotations
 
 from io import FileIO
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robustcaps.errors import UserError
 from robustcaps.execution.execute_cell import execute_cell
-from robustcaps.execution.isolation.protocol import News, news_line, read_job
-from robustcaps.registry import ATTACKS, DATASETS, MODELS, Registry
-from robustcaps.suite.plan import Cell
+from robustcaps.execution.isolation.protocol import JobUpdate, decode_job, encode_update
+from robustcaps.registry import DATASETS, MODELS
+from robustcaps.suite.cell import Cell
 from robustcaps.suite.resolve import Resolver, RuntimeConfig
 
 
-class Bench:
-    """Carries out one job after another and tells how it goes."""
+class JobServer:
+    """Executes jobs one after another and reports their state."""
 
-    def __init__(self, told: FileIO) -> None:
-        self.told = told
+    def __init__(self, updates: FileIO) -> None:
+        self.updates = updates
         self.resolvers: dict[RuntimeConfig, Resolver] = {}
 
-    def tell(self, news: News) -> None:
-        """Say a line to the run."""
-        self.told.write(news_line(news))
+    def send(self, update: JobUpdate) -> None:
+        """Send an update to the run."""
+        self.updates.write(encode_update(update))
 
-    def execute_cell(self, line: bytes) -> News:
-        """Carry out a job, write its rows, and return how it ended."""
-        job = read_job(line)
+    def execute(self, line: bytes) -> JobUpdate:
+        """Execute a job, write its rows, and return its final update."""
+        job = decode_job(line)
         if job.config not in self.resolvers:
             self.resolvers[job.config] = Resolver(job.config)
-        if not _known(job.cell):
-            return News("unknown")
         resolver = self.resolvers[job.config]
-        try:
-            resolver.attack(job.cell.attack)
-        except UserError:  # an attack inside it is known to that script alone: options were checked when planning
-            return News("unknown")
-        outcome = execute_cell(job.cell, resolver, self._moved, ready=lambda: self.tell(News("ready")))
+        if not _is_registered(job.cell, resolver):
+            return JobUpdate("unregistered")
+        outcome = execute_cell(job.cell, resolver, self._report_progress, ready=lambda: self.send(JobUpdate("ready")))
         if outcome.rows is None:
-            return News("failed", seconds=outcome.seconds, violation=outcome.violation, trace=outcome.trace)
-        pq.write_table(pa.Table.from_pandas(outcome.rows, preserve_index=False), job.rows)
-        return News("finished", seconds=outcome.seconds)
+            return JobUpdate("failed", seconds=outcome.seconds, violation=outcome.violation, trace=outcome.trace)
+        pq.write_table(pa.Table.from_pandas(outcome.rows, preserve_index=False), job.rows_path)
+        return JobUpdate("finished", seconds=outcome.seconds)
 
-    def _moved(self, done: int, total: int) -> None:
-        self.tell(News("moved", done=done, total=total))
+    def _report_progress(self, done: int, total: int) -> None:
+        self.send(JobUpdate("progress", done=done, total=total))
 
 
-def _known(cell: Cell) -> bool:
-    """Return whether all that a cell names is registered here too, not only in the script that started the run."""
-    models = [(MODELS, spec.use.partition(":")[0]) for spec in (cell.model, *cell.surrogates.values())]
-    wanted: list[tuple[Registry[Any], str]] = [*models, (DATASETS, cell.data.use), (ATTACKS, cell.attack.use)]
+def _is_registered(cell: Cell, resolver: Resolver) -> bool:
+    """Return whether all names of a cell are registered here, and not only in the script that started the run."""
     try:
-        for registry, name in wanted:
-            registry.entry(name)
+        DATASETS.entry(cell.data.use)
+        for spec in (cell.model, *cell.task.surrogates.values()):
+            MODELS.entry(spec.use.partition(":")[0])
     except UserError:
         return False
-    return True
+    return cell.task.is_known(resolver)

@@ -1,4 +1,4 @@
-"""What is said between a run and its worker: lines of JSON; nothing is ever unpickled."""
+"""The messages between a run and its worker process: one JSON document per line; nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from robustcaps.suite.plan import Cell
+from robustcaps.suite.cell import Cell
 from robustcaps.suite.resolve import RuntimeConfig
 
-MARK = b"\0-- the cell has ended --\0"
-"""Ends the output of each cell."""
+END_OF_OUTPUT = b"\0-- the cell has ended --\0"
+"""Written to the output stream after each job."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A cell to carry out, how, and where its rows go (Parquet)."""
+    """A cell to evaluate and the Parquet file for its rows."""
 
     config: RuntimeConfig
     cell: Cell
-    rows: Path
+    rows_path: Path
 
 
 @dataclass(frozen=True)
-class News:
-    """What a worker says of its job."""
+class JobUpdate:
+    """The state of a job, as the worker process reports it."""
 
-    what: Literal["ready", "moved", "finished", "failed", "unknown"]
-    """'unknown': the model, the data or the attack is not registered in the worker."""
+    status: Literal["ready", "progress", "finished", "failed", "unregistered"]
+    """'unregistered': the model, the data or the attack is not registered in the worker process."""
     seconds: float = 0.0
     violation: str = ""
     trace: str = ""
@@ -38,28 +38,28 @@ class News:
     total: int = 0
 
 
-_JOB, _NEWS = TypeAdapter(Job), TypeAdapter(News)
+_JOB, _UPDATE = TypeAdapter(Job), TypeAdapter(JobUpdate)
 
 
-def job_line(job: Job) -> bytes:
-    """Return a job as a line; of its cell only what an evaluation needs."""
-    return _line(_JOB.dump_python(replace(job, cell=replace(job.cell, settings={}))))
+def encode_job(job: Job) -> bytes:
+    """Return a job as a line, without the settings of its cell, which an evaluation does not need."""
+    return _encode_line(_JOB.dump_python(replace(job, cell=replace(job.cell, settings={}))))
 
 
-def read_job(line: bytes) -> Job:
+def decode_job(line: bytes) -> Job:
     """Return the job of a line."""
     return _JOB.validate_json(line)
 
 
-def news_line(news: News) -> bytes:
-    """Return news as a line."""
-    return _line(_NEWS.dump_python(news))
+def encode_update(update: JobUpdate) -> bytes:
+    """Return an update as a line."""
+    return _encode_line(_UPDATE.dump_python(update))
 
 
-def read_news(line: bytes) -> News:
-    """Return the news of a line; a ValidationError if it is none."""
-    return _NEWS.validate_json(line)
+def decode_update(line: bytes) -> JobUpdate:
+    """Return the update of a line; raise a ValidationError if it is malformed."""
+    return _UPDATE.validate_json(line)
 
 
-def _line(content: dict[str, Any]) -> bytes:
+def _encode_line(content: dict[str, Any]) -> bytes:
     return json.dumps(content, default=str).encode() + b"\n"

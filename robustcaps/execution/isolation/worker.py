@@ -1,4 +1,4 @@
-"""The worker as a run sees it: asked for one cell after another, watched, and replaced when it had to be stopped."""
+"""The client side of the worker process: sends it one cell at a time, enforces limits, and restarts it if needed."""
 
 from __future__ import annotations
 
@@ -15,46 +15,35 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Self
 
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from robustcaps.data.base import Progress
 from robustcaps.execution.execute_cell import Outcome, clip
-from robustcaps.execution.isolation.protocol import MARK, Job, News, job_line, read_news
-from robustcaps.suite.plan import Cell
+from robustcaps.execution.isolation.protocol import END_OF_OUTPUT, Job, JobUpdate, decode_update, encode_job
+from robustcaps.suite.cell import Cell
 from robustcaps.suite.resolve import RuntimeConfig
 
-PLUGIN_LIMIT = 3600.0
-"""Seconds that a cell of a plugin's attack may take if its suite says nothing else."""
-PREPARATION = 600.0
-"""Seconds that a worker may take to import, to load plugins, and to make a cell's model and data."""
-FLOOD = 1_000_000
-"""Bytes that a cell may print."""
-KEPT = 4_000
-"""Bytes of what it printed that are kept, from the end."""
-GLANCE, PATIENCE = 0.1, 2.0
-"""Seconds between two looks at the clock; seconds to wait for the rest of what has come to its end."""
-
-
-def time_limit(cell: Cell) -> float | None:
-    """Return how many seconds a cell may take in a worker; None: as long as it likes, in the run's own process."""
-    default = PLUGIN_LIMIT if _has_plugin(cell.settings["attack"]) else None
-    return cell.attack.time_limit or default
-
-
-def _has_plugin(settings: dict[str, Any]) -> bool:
-    """Return whether an attack, or one that it is made of, is a plugin: its settings name the plugin's code."""
-    return "code" in settings or any(_has_plugin(part) for part in settings.get("parts", ()))
+STARTUP_TIME_LIMIT = 600.0
+"""Seconds for a worker process to import, load plugins, and prepare a cell's model and data."""
+MAX_OUTPUT_BYTES = 1_000_000
+"""What a cell may print."""
+KEPT_OUTPUT_BYTES = 4_000
+"""How much of the end of the output is kept."""
+POLL_SECONDS = 0.1
+"""Time between two checks of the limits."""
+GRACE_SECONDS = 2.0
+"""How long to wait for remaining output, and for threads to finish."""
 
 
 class Worker:
-    """One process for all cells that need one: started when first asked, and anew after it had to be stopped."""
+    """Evaluates cells in a subprocess that is started on first use, reused, and replaced after it had to be killed."""
 
     def __init__(self, config: RuntimeConfig) -> None:
         self.config = config
-        self.process: _Process | None = None
+        self.process: _WorkerProcess | None = None
         self.folder = tempfile.TemporaryDirectory(prefix="robustcaps-")
 
     def __enter__(self) -> Self:
@@ -64,34 +53,34 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.process is not None:
-            self.process.stop()
+            self.process.kill()
         self.folder.cleanup()
 
     def execute_cell(self, cell: Cell, limit: float, progress: Progress | None = None) -> Outcome | None:
-        """Return what became of a cell; None if it rests on what only the script that started the run registered."""
-        self.process = process = self.process or _Process()
-        rows = Path(self.folder.name) / "rows.parquet"
-        process.ask(Job(self.config, cell, rows))
-        ending = process.follow(limit, progress)
-        if not process.usable:
-            process.stop()
+        """Return the outcome of a cell; None if it needs what is only registered in this process."""
+        self.process = process = self.process or _WorkerProcess()
+        rows_path = Path(self.folder.name) / "rows.parquet"
+        process.submit(Job(self.config, cell, rows_path))
+        result = process.wait(limit, progress)
+        if not process.is_reusable:
+            process.kill()
             self.process = None
-        if ending.what == "finished":
-            return Outcome(cell, ending.seconds, pq.read_table(rows).to_pandas())
-        if ending.what == "failed":
-            trace = process.output.before(ending.trace)
-            return Outcome(cell, ending.seconds, violation=ending.violation, trace=trace)
-        if cell.attack.time_limit is not None:
-            problem = "time_limit: cannot be kept where a script registers an attack, a model or data by itself"
-            return Outcome(cell, 0.0, violation="raised", trace=f"{problem}; put them in a plugin file.")
+        if result.status == "finished":
+            return Outcome(cell, result.seconds, pq.read_table(rows_path).to_pandas())
+        if result.status == "failed":
+            trace = process.output.prepend_to(result.trace)
+            return Outcome(cell, result.seconds, violation=result.violation, trace=trace)
+        if cell.task.has_own_time_limit:
+            problem = "time_limit: not supported for an attack, model or dataset that a script registers itself"
+            return Outcome(cell, 0.0, violation="raised", trace=f"{problem}; move it to a plugin file.")
         return None
 
 
-class _Process:
-    """A worker's process: its jobs, its news, its output."""
+class _WorkerProcess:
+    """The subprocess: its jobs, updates and output."""
 
     def __init__(self) -> None:
-        # In a session of its own it can be stopped with all it has started, and Ctrl-C is left to us.
+        # A session of its own, so that all its children can be killed with it and Ctrl-C reaches this process only.
         self.popen = subprocess.Popen(
             [sys.executable, "-P", "-X", "faulthandler", "-m", "robustcaps.execution.isolation"],
             stdin=subprocess.PIPE,
@@ -100,43 +89,46 @@ class _Process:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
             start_new_session=True,
         )
-        self.output = _Output()
-        self.news: queue.Queue[News] = queue.Queue()
-        self.threads = [_start(self._listen, self.popen.stdout), _start(self.output.drain, self.popen.stderr)]
+        self.output = _CapturedOutput()
+        self.updates: queue.Queue[JobUpdate] = queue.Queue()
+        self.threads = [
+            _read_in_thread(self._collect_updates, self.popen.stdout),
+            _read_in_thread(self.output.collect, self.popen.stderr),
+        ]
 
     @property
-    def usable(self) -> bool:
-        """Whether it lives and is done with its job."""
+    def is_reusable(self) -> bool:
+        """Whether the process is alive and has completed its job."""
         return self.popen.poll() is None and self.output.ended.is_set()
 
-    def ask(self, job: Job) -> None:
-        """Hand a job over."""
+    def submit(self, job: Job) -> None:
+        """Send a job."""
         self.output.clear()
         if self.popen.stdin is not None:
-            with contextlib.suppress(OSError):  # that it has died is heard from `_listen`
-                self.popen.stdin.write(job_line(job))
+            with contextlib.suppress(OSError):  # `_collect_updates` reports a process that has died
+                self.popen.stdin.write(encode_job(job))
                 self.popen.stdin.flush()
 
-    def follow(self, limit: float, progress: Progress | None) -> News:
-        """Pass progress on until the job has ended or must be stopped, and return how it ended."""
-        began, allowed = time.monotonic(), PREPARATION
+    def wait(self, limit: float, progress: Progress | None) -> JobUpdate:
+        """Report progress until the job ends or exceeds a limit, and return its final update."""
+        started, allowed = time.monotonic(), STARTUP_TIME_LIMIT
         while True:
-            news = self._next_news()
-            seconds = time.monotonic() - began
-            if news is not None and news.what not in ("ready", "moved"):
-                self.output.ended.wait(PATIENCE)
-                return self.output.flooded(seconds) or replace(news, seconds=news.seconds or seconds)
-            if flooded := self.output.flooded(seconds):
-                return flooded
+            update = self._next_update()
+            seconds = time.monotonic() - started
+            if update is not None and update.status not in ("ready", "progress"):
+                self.output.ended.wait(GRACE_SECONDS)
+                return self.output.overflow(seconds) or replace(update, seconds=update.seconds or seconds)
+            if overflow := self.output.overflow(seconds):
+                return overflow
             if seconds > allowed:
-                return News("failed", seconds, "timed-out", f"stopped: it did not end within {allowed:g} s")
-            if news is not None and news.what == "ready":
-                began, allowed = time.monotonic(), limit
-            elif news is not None and progress:
-                progress(news.done, news.total)
+                return JobUpdate("failed", seconds, "timed-out", f"killed: exceeded its time limit of {allowed:g} s")
+            if update is not None and update.status == "ready":
+                started, allowed = time.monotonic(), limit
+            elif update is not None and progress:
+                progress(update.done, update.total)
 
-    def stop(self) -> None:
-        """Kill it with all it has started, and wait until nothing of it is left."""
+    def kill(self) -> None:
+        """Kill the process and its children, and wait until they are gone."""
         if os.name == "posix":
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.popen.pid, signal.SIGKILL)
@@ -145,70 +137,70 @@ class _Process:
             subprocess.run(tree, capture_output=True, check=False)  # noqa: S603
         self.popen.wait()
         for thread in self.threads:
-            thread.join(PATIENCE)
+            thread.join(GRACE_SECONDS)
 
-    def _next_news(self) -> News | None:
+    def _next_update(self) -> JobUpdate | None:
         try:
-            return self.news.get(timeout=GLANCE)
+            return self.updates.get(timeout=POLL_SECONDS)
         except queue.Empty:
             return None
 
-    def _listen(self, stream: IO[bytes]) -> None:
-        """Collect what the worker says, and at last that it has ended."""
+    def _collect_updates(self, stream: IO[bytes]) -> None:
+        """Queue the updates of the process, and finally that it has exited."""
         for line in stream:
-            with contextlib.suppress(ValidationError):  # a line it died over
-                self.news.put(read_news(line))
-        self.news.put(News("failed", violation="exited", trace=_farewell(self.popen.wait())))
+            with contextlib.suppress(ValidationError):  # a line cut off by a crash
+                self.updates.put(decode_update(line))
+        self.updates.put(JobUpdate("failed", violation="exited", trace=_describe_exit(self.popen.wait())))
 
 
-class _Output:
-    """What a worker prints, drained: how much of it its job has printed so far, and the end of it."""
+class _CapturedOutput:
+    """The output of the current job: its size so far, and its last bytes."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was printed, before the next job."""
+        """Discard the output of the previous job."""
         self.size = 0
         self.tail = b""
         self.ended = threading.Event()
 
-    def drain(self, stream: IO[bytes]) -> None:
-        """Read all there is, for as long as there is any."""
+    def collect(self, stream: IO[bytes]) -> None:
+        """Read the output until the process closes it."""
         for chunk in iter(lambda: os.read(stream.fileno(), 1 << 16), b""):
             self.size += len(chunk)
-            self.tail = (self.tail + chunk)[-KEPT - len(MARK) :]
-            if self.tail.endswith(MARK):
+            self.tail = (self.tail + chunk)[-KEPT_OUTPUT_BYTES - len(END_OF_OUTPUT) :]
+            if self.tail.endswith(END_OF_OUTPUT):
                 self.ended.set()
         self.ended.set()
 
-    def flooded(self, seconds: float) -> News | None:
+    def overflow(self, seconds: float) -> JobUpdate | None:
         """Return the failure of a job that has printed too much, else None."""
-        if self.size <= FLOOD + len(MARK):
+        if self.size <= MAX_OUTPUT_BYTES + len(END_OF_OUTPUT):
             return None
-        return News("failed", seconds, "flooded-output", f"stopped: it printed more than {FLOOD:,} bytes")
+        return JobUpdate("failed", seconds, "flooded-output", f"killed: printed more than {MAX_OUTPUT_BYTES:,} bytes")
 
-    def before(self, trace: str) -> str:
-        """Return a failure's trace with the end of what was printed before it."""
-        printed = clip(self.tail.removesuffix(MARK).decode(errors="replace")).strip()
-        return f"What it printed, from its end:\n{printed}\n\n{trace}" if printed else trace
+    def prepend_to(self, trace: str) -> str:
+        """Return a traceback preceded by the last output before it."""
+        printed = clip(self.tail.removesuffix(END_OF_OUTPUT).decode(errors="replace")).strip()
+        return f"Last output:\n{printed}\n\n{trace}" if printed else trace
 
 
-def _start(work: Callable[[IO[bytes]], None], stream: IO[bytes] | None) -> threading.Thread:
-    """Let a thread work on a stream to its end, then close it."""
+def _read_in_thread(read: Callable[[IO[bytes]], None], stream: IO[bytes] | None) -> threading.Thread:
+    """Start a thread that reads a stream to its end and closes it."""
 
     def run() -> None:
         if stream is not None:
             with stream:
-                work(stream)
+                read(stream)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread
 
 
-def _farewell(code: int) -> str:
-    """Say how a process ended."""
+def _describe_exit(code: int) -> str:
+    """Return how a process ended."""
     if code < 0:
-        return f"its process was killed by signal {signal.Signals(-code).name}"
-    return f"its process ended with exit code {code}"
+        return f"the worker process was killed by signal {signal.Signals(-code).name}"
+    return f"the worker process exited with code {code}"
