@@ -1,68 +1,94 @@
-"""What stands above the suites of a collection: which they are, what papers claim, and a page that leads to them."""
+"""The results of a collection of suites: the `Results` of each, the claims of papers, and an overview page."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from robustcaps.analysis.claims import claims_markdown, judge_claims
-from robustcaps.analysis.results import read_record
+from robustcaps.analysis.results import Results
 from robustcaps.errors import UserError
 from robustcaps.utils.files import write_atomically
 
 RECORD = "collection.json"
-"""Which suites a folder holds the runs of."""
+"""The file that lists the suites of a collection."""
+
+
+class CollectionResults:
+    """What the runs of a collection found: `suites` has the results of each by its name."""
+
+    def __init__(self, out: Path | str) -> None:
+        self.out = Path(out)
+        self.record = _read_record(self.out)
+        self.suites = {name: Results(self.out / name) for name in self.record["suites"]}
+
+    @cached_property
+    def claims(self) -> pd.DataFrame:
+        """One line per claim of a paper and dataset: whether these results agree, differ or leave it undecided."""
+        return judge_claims(self.suites)
+
+    def write_overview(self) -> list[Path]:
+        """Write claims.csv, claims.md (where suites speak to a claim) and report.html; return the files."""
+        from robustcaps.analysis.report import render_overview  # noqa: PLC0415  jinja2 is needed here only
+
+        texts = {}
+        if len(self.claims):
+            texts = {"claims.csv": self.claims.to_csv(index=False), "claims.md": claims_markdown(self.claims)}
+        texts["report.html"] = render_overview(
+            self.record, [_describe(each) for each in self.suites.values()], self.claims
+        )
+        for name, text in texts.items():
+            write_atomically(self.out / name, text)
+        return [self.out / name for name in texts]
+
+
+def load_results(out: Path | str) -> Results | CollectionResults:
+    """Return the results in the out folder of a run, or of a collection of suites.
+
+    Args:
+        out: The folder that `robustcaps run` (or `rc.run`) wrote into.
+
+    Returns:
+        A `Results`, or a `CollectionResults` whose `suites` are one `Results` each.
+    """
+    return CollectionResults(out) if (Path(out) / RECORD).exists() else Results(out)
+
+
+def all_results(results: Results | CollectionResults) -> list[Results]:
+    """Return the results of a run as a list, or those of every suite of a collection that has any."""
+    if isinstance(results, Results):
+        return [results]
+    return [suite for suite in results.suites.values() if suite.has_tables]
 
 
 def write_collection(out: Path, name: str, title: str, suites: Sequence[str]) -> None:
-    """Write down which suites of a collection have been run into a folder."""
+    """Record which suites of a collection have been run into a folder."""
     out.mkdir(parents=True, exist_ok=True)
     record = {"name": name, "title": title, "suites": list(suites)}
     write_atomically(out / RECORD, json.dumps(record, indent=2) + "\n")
 
 
-def read_collection(out: Path) -> dict[str, Any] | None:
-    """Return what is written down of a collection; None where a folder is not one's."""
+def _read_record(out: Path) -> dict[str, Any]:
+    """Return collection.json of a folder."""
     path = out / RECORD
-    if not path.exists():
-        return None
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
     if not isinstance(record, dict) or not {"name", "title", "suites"} <= record.keys():
-        raise UserError(f"{path}: not the record of a collection; run the collection again to renew it.")
+        raise UserError(f"{path}: not the record of a collection. Run the collection again to renew it.")
     return record
 
 
-def parts_of(out: Path) -> list[Path]:
-    """Return the folders of runs in a collection's folder, or the folder itself where it is that of a run."""
-    collection = read_collection(out)
-    return [out] if collection is None else [out / name for name in collection["suites"]]
-
-
-def write_overview(out: Path) -> list[Path]:
-    """Write claims.csv, claims.md (where suites speak to a claim) and report.html of a collection; return the files."""
-    from robustcaps.analysis.report import render_overview  # noqa: PLC0415  jinja2 is needed here only
-
-    collection = read_collection(out)
-    if collection is None:
-        return []
-    claims = judge_claims(out)
-    texts = {"claims.csv": claims.to_csv(index=False), "claims.md": claims_markdown(claims)} if len(claims) else {}
-    suites = [_describe(out, name) for name in collection["suites"]]
-    texts["report.html"] = render_overview(collection, suites, claims)
-    for name, text in texts.items():
-        write_atomically(out / name, text)
-    return [out / name for name in texts]
-
-
-def _describe(out: Path, name: str) -> dict[str, Any]:
-    """Return what the page tells of a suite: its title, how many cells it has, and its drawings."""
-    record = read_record(out / name)
-    drawings = sorted(path.relative_to(out).as_posix() for path in (out / name / "figures").glob("*.svg"))
+def _describe(results: Results) -> dict[str, Any]:
+    """Return what the page shows of a suite: its title, how many cells it has, and its figures."""
+    record, name = results.record, results.out.name
+    drawings = sorted(f"{name}/figures/{path.name}" for path in (results.out / "figures").glob("*.svg"))
     failed = sum(cell["status"] != "finished" for cell in record["cells"])
     title = record["suite"]["title"] or name
     return {"name": name, "title": title, "cells": len(record["cells"]), "failed": failed, "drawings": drawings}

@@ -1,4 +1,4 @@
-"""The numbers that papers printed, to be shown beside ours."""
+"""Published results on adversarial examples and test errors, shown beside ours."""
 
 from __future__ import annotations
 
@@ -71,25 +71,6 @@ def published_sizes(data: str) -> dict[str, dict[str, float]]:
         for place, kind in enumerate(("CNN", "capsules"))
         if known
     }
-
-
-VIEWS_SOURCE = "Hinton et al. 2018, table 2"
-_VIEWS = {
-    "azimuths": {"CNN": (0.037, 0.200), "matrix capsules": (0.037, 0.135)},
-    "elevations": {"CNN": (0.043, 0.178), "matrix capsules": (0.043, 0.123)},
-}
-"""Test errors on smallNORB, of networks stopped at equal ones on familiar views."""
-
-
-def published_views(by: str) -> dict[str, dict[str, float]]:
-    """Return the published errors on familiar and on novel azimuths or elevations, by model."""
-    return {model: dict(zip(("familiar", "novel"), pair, strict=True)) for model, pair in _VIEWS[by].items()}
-
-
-OVERLAP_SOURCE = "Sabour et al. 2017, table 1; far larger networks, trained on 60 million pairs"
-OVERLAP_DATA = "multimnist"
-OVERLAP = {"capsules": 0.948, "CNN": 0.919}
-"""The share of MultiMNIST images with both digits right; capsules with reconstruction."""
 
 
 ERRORS_SOURCE = "Hinton et al. 2018, table 1 (smallNORB, networks with A = B = C = D = 32)"

@@ -1,208 +1,230 @@
-"""What a finished run shows: rows from the store, tables and figures; reads run.json and the cells, nothing else."""
+"""The results of a run: run.json and every stored cell are read once; tables, findings and figures derive from them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from robustcaps.analysis.tables.comparisons import (
-    compare_attacks,
-    compare_models,
-    comparisons_markdown,
-    headlines,
-    sentences,
-)
-from robustcaps.analysis.tables.diagnoses import (
-    checks_markdown,
-    gradients_markdown,
-    tabulate_checks,
-    tabulate_gradients,
-    tabulate_verdicts,
-    verdicts_markdown,
-)
-from robustcaps.analysis.tables.matrices import target_matrix, targets_markdown, transfer_markdown, transfer_matrix
-from robustcaps.analysis.tables.models import models_markdown, tabulate_models
-from robustcaps.analysis.tables.perturbation_norms import (
-    compare_sizes,
-    distances,
-    distances_markdown,
-    size_sentences,
-    sizes_markdown,
-)
-from robustcaps.analysis.tables.summary import summarise, table_markdown, violations, with_worst_case
-from robustcaps.diagnostics.kinds.detection import detection_markdown, tabulate_detection
-from robustcaps.diagnostics.kinds.overlap import overlap_markdown, tabulate_overlap
-from robustcaps.diagnostics.kinds.views import tabulate_views, views_markdown
+from robustcaps.analysis.tables.attack_tables import ATTACK_TABLES, AttackRows
+from robustcaps.analysis.tables.summary import count_violations
+from robustcaps.diagnostics.kinds.base import DiagnosticKind, all_kinds
 from robustcaps.errors import UserError
 from robustcaps.execution.store import Store
 from robustcaps.utils.files import write_atomically
+from robustcaps.utils.grid import Grid, Section, grids_markdown
 
-Described = tuple[pd.DataFrame, Callable[[pd.DataFrame], str]]
-"""A table, and what makes Markdown of it."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ATTACK = "attack"
+"""The kind of the cells that run attacks; all other kinds are diagnostics."""
 
 
 @dataclass(frozen=True)
 class StoredCell:
-    """A cell as run.json names it."""
+    """A cell as run.json lists it."""
 
     id: str
     names: dict[str, str]
     kind: str
 
 
-def read_record(out: Path) -> dict[str, Any]:
-    """Return what run.json of an out folder says."""
+class Results:
+    """What a run found. Everything is computed on first use and kept.
+
+    Example:
+        results = rc.load_results("out/quick")
+        results.table            # accuracy by model, attack and eps, with intervals
+        results.tables["models"] # every other table by name
+        results.rows()           # one row per (sample, eps)
+    """
+
+    def __init__(self, out: Path | str) -> None:
+        self.out = Path(out)
+        self.record = _read_record(self.out)
+        self.models: list[Mapping[str, Any]] = self.record.get("models", [])
+
+    @cached_property
+    def _rows_by_kind(self) -> dict[str, pd.DataFrame]:
+        """The rows of all finished cells, by kind; each file is read once."""
+        store = Store(self.out)
+        frames: dict[str, list[pd.DataFrame]] = {}
+        for cell in self.record["cells"]:
+            stored = StoredCell(cell["id"], cell["names"], cell.get("kind", ATTACK))
+            rows = store.read(stored)
+            if rows is not None:
+                frames.setdefault(stored.kind, []).append(rows)
+        return {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether any cell of the run is finished and stored."""
+        return bool(self._rows_by_kind)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether there is anything to show: finished cells, or the tables of a published run."""
+        return self.has_rows or self._is_published
+
+    @property
+    def _is_published(self) -> bool:
+        """Whether the folder holds the tables of a run without its cells, as results are published."""
+        return not (self.out / "cells").exists() and any(self.out.glob("*.csv"))
+
+    def rows(self, kind: str = ATTACK) -> pd.DataFrame:
+        """Return the rows of all finished cells of a kind ('attack', 'verdict', 'gradients', ...), or none."""
+        if not self.has_rows:
+            raise UserError(f"{self.out}: no cell of this run is finished, so there is nothing to show.")
+        return self._rows_by_kind.get(kind, pd.DataFrame())
+
+    @cached_property
+    def attacks(self) -> AttackRows:
+        """The rows of attacks and what is derived from them."""
+        return AttackRows(self.rows(), self.models)
+
+    @cached_property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every table of the run by name; empty ones where the suite has nothing for them.
+
+        A folder with tables but without cells, as results are published, is read as it is.
+        """
+        if self._is_published:
+            published = {path.stem: _read_csv(path) for path in sorted(self.out.glob("*.csv"))}
+            return {name: pd.DataFrame() for name in _grid_makers()} | published
+        attacks = self.attacks
+        tables = {
+            table.name: attacks.rows if attacks.rows.empty else table.tabulate(attacks) for table in ATTACK_TABLES
+        }
+        for kind in all_kinds():
+            tables |= kind.tabulate(self.rows(kind.name), self.models)
+        return tables
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The summary table: accuracy and success by model, attack and eps; empty where the suite has no attacks."""
+        return self.tables["table"]
+
+    @property
+    def verdicts(self) -> pd.DataFrame:
+        """One line per verdict; empty where the suite asks for none."""
+        return self.tables["verdicts"]
+
+    @cached_property
+    def findings(self) -> list[str]:
+        """Sentences: which model is more robust, and which needs larger perturbations."""
+        return [] if self.attacks.rows.empty else self.attacks.findings
+
+    @cached_property
+    def violations(self) -> pd.DataFrame:
+        """How many rows of which attack are invalid, and why."""
+        return count_violations(self.attacks.rows)
+
+    def grids(self, name: str) -> list[Grid]:
+        """Return a table for readers."""
+        return _grid_makers()[name](self.tables[name])
+
+    def main_grids(self) -> list[Grid]:
+        """Return the summary of the attacks and the first table of every kind of diagnostic, for readers."""
+        names = ["table"] if not self.table.empty else []
+        names += [kind.tables[0].name for kind, _ in self.kinds()]
+        return [grid for name in names for grid in self.grids(name)]
+
+    def kinds(self) -> Iterator[tuple[DiagnosticKind, pd.DataFrame]]:
+        """Yield every kind of diagnostic that the run has rows of, with its rows."""
+        for kind in all_kinds():
+            rows = self.rows(kind.name)
+            if not rows.empty:
+                yield kind, rows
+
+    def sections(self) -> list[Section]:
+        """Return the diagnostics' sections of the report."""
+        return [kind.report_section(rows, self.tables) for kind, rows in self.kinds()]
+
+    def figures(self, *, published: bool | None = None) -> Iterator[tuple[str, Figure]]:
+        """Yield (name, figure) for everything that the run has something to show of.
+
+        Args:
+            published: Draw published curves beside ours; None does as the suite says.
+        """
+        from robustcaps.analysis.figures import draw_attack_figures  # noqa: PLC0415  seaborn takes a second to import
+
+        if published is None:
+            published = bool(self.record["suite"]["figures"]["published"])
+        yield from draw_attack_figures(self.attacks, self.tables, published=published)
+        for kind, rows in self.kinds():
+            yield from kind.draw(rows, self.tables)
+
+    def write_tables(self) -> list[Path]:
+        """Write every table that is not empty as CSV and Markdown, remove the others, and return the files."""
+        self.rows()  # raises before anything is replaced
+        written = []
+        for name, grids in _grid_makers().items():
+            table = self.tables[name]
+            csv, markdown = self.out / f"{name}.csv", self.out / f"{name}.md"
+            if table.empty:
+                csv.unlink(missing_ok=True)
+                markdown.unlink(missing_ok=True)
+                continue
+            write_atomically(csv, table.to_csv(index=False, float_format="%.6g"))
+            write_atomically(markdown, grids_markdown(grids(table)))
+            written += [csv, markdown]
+        return written
+
+    def write_figures(self, *, published: bool | None = None, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
+        """Draw all figures into OUT/figures, remove those of a former run, and return the files."""
+        from robustcaps.utils.figure_style import save  # noqa: PLC0415  seaborn takes a second to import
+
+        self.rows()  # raises before anything is replaced
+        folder = self.out / "figures"
+        folder.mkdir(exist_ok=True)
+        for old in (*folder.glob("*.png"), *folder.glob("*.svg")):
+            old.unlink()
+        written = []
+        for name, figure in self.figures(published=published):
+            for ending in formats:
+                written.append(folder / f"{name}.{ending}")
+                save(figure, written[-1])
+        return written
+
+    def write_report(self) -> Path:
+        """Write report.html: one page with the figures drawn before, the numbers and how they were made."""
+        from robustcaps.analysis.report import render_report  # noqa: PLC0415  jinja2 is needed here only
+
+        path = self.out / "report.html"
+        write_atomically(path, render_report(self))
+        return path
+
+    def write_all(self) -> list[Path]:
+        """Write tables, figures and the report, and return the files."""
+        return [*self.write_tables(), *self.write_figures(), self.write_report()]
+
+
+def _grid_makers() -> dict[str, Callable[[pd.DataFrame], list[Grid]]]:
+    """Return what makes a table readable, by the table's name."""
+    attack_tables = {table.name: table.grids for table in ATTACK_TABLES}
+    return attack_tables | {table.name: table.grids for kind in all_kinds() for table in kind.tables}
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """Return a written table; only an empty cell is a missing value, so that a model may be called 'None'."""
+    return pd.read_csv(path, keep_default_na=False, na_values=["", "nan"])
+
+
+def _read_record(out: Path) -> dict[str, Any]:
+    """Return run.json of an out folder."""
     path = out / "run.json"
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file; is {out} the out folder of `robustcaps run`?") from error
+        raise UserError(f"{path}: no such file. Is {out} the out folder of `robustcaps run`?") from error
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
     if not isinstance(record, dict) or not {"suite", "cells"} <= record.keys():
-        raise UserError(f"{path}: not the record of a run; run the suite again to renew it.")
+        raise UserError(f"{path}: not the record of a run. Run the suite again to renew it.")
     return record
-
-
-def read_rows(out: Path, kind: str = "attack") -> pd.DataFrame:
-    """Return all rows of one kind (attack, or one of `EXAMINATIONS`) that a run has finished; none without such cells.
-
-    A run of which nothing is finished, of any kind, is an error.
-    """
-    cells = [StoredCell(cell["id"], cell["names"], cell.get("kind", "attack")) for cell in read_record(out)["cells"]]
-    store = Store(out)
-    rows = store.rows(cell for cell in cells if cell.kind == kind)
-    if rows.empty and not any(store.has(cell) for cell in cells):
-        raise UserError(f"{out}: no cell of the run is finished; there is nothing to show.")
-    return rows
-
-
-def read_table(out: Path) -> pd.DataFrame:
-    """Return the rows of attacks summed up; empty where the suite has no attacks."""
-    rows = read_rows(out)
-    return rows if rows.empty else summarise(with_worst_case(rows))
-
-
-def write_tables(out: Path) -> list[Path]:
-    """Write every table that the run has something for as CSV and as Markdown, `table` first; return their files.
-
-    Those of a former run that there is nothing to say for any more are removed.
-    """
-    written = []
-    for name, (table, words) in _tables(out).items():
-        files = {out / f"{name}.csv": _as_csv, out / f"{name}.md": words}
-        for path, text in files.items():
-            if table.empty:
-                path.unlink(missing_ok=True)
-                continue
-            write_atomically(path, text(table))
-            written.append(path)
-    return written
-
-
-def _as_csv(table: pd.DataFrame) -> str:
-    return table.to_csv(index=False, float_format="%.6g")
-
-
-def _tables(out: Path) -> dict[str, Described]:
-    """Return all tables of a run by name, each with its words; those that there is nothing to say for are empty."""
-    rows, attacked, models = read_rows(out), read_table(out), read_record(out).get("models", ())
-    verdicts = read_rows(out, "verdict")
-    listed = models and not attacked.empty
-    return {
-        "table": (attacked, table_markdown),
-        **_breakdowns(rows, models),
-        "models": (tabulate_models(models, attacked) if listed else pd.DataFrame(), models_markdown),
-        "verdicts": (tabulate_verdicts(verdicts), verdicts_markdown),
-        "checks": (tabulate_checks(verdicts), checks_markdown),
-        "gradients": (tabulate_gradients(read_rows(out, "gradients")), gradients_markdown),
-        "detection": (read_detection(out), detection_markdown),
-        "overlap": (read_overlap(out), overlap_markdown),
-        "views": (read_views(out), views_markdown),
-    }
-
-
-def _breakdowns(rows: pd.DataFrame, models: Sequence[Mapping[str, Any]]) -> dict[str, Described]:
-    """Return the tables that look at the rows of attacks from other sides."""
-    names = {model["label"]: model["name"] for model in models}
-    sides: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], Callable[[pd.DataFrame], str]]] = {
-        "transfer": (transfer_matrix, transfer_markdown),
-        "targets": (target_matrix, targets_markdown),
-        "distances": (distances, partial(distances_markdown, names=names)),
-        "sizes": (compare_sizes, sizes_markdown),
-        "comparisons": (lambda each: compare_models(with_worst_case(each)), comparisons_markdown),
-        "attack_comparisons": (compare_attacks, comparisons_markdown),
-    }
-    return {name: (rows if rows.empty else side(rows), words) for name, (side, words) in sides.items()}
-
-
-def read_verdicts(out: Path) -> pd.DataFrame:
-    """Return the verdicts of a run, a line each."""
-    return tabulate_verdicts(read_rows(out, "verdict"))
-
-
-def read_detection(out: Path) -> pd.DataFrame:
-    """Return what attacks of a run got past detectors, a line per attack and eps."""
-    return tabulate_detection(read_rows(out, "detection"))
-
-
-def read_overlap(out: Path) -> pd.DataFrame:
-    """Return how often the models of a run see both of two digits, a line per part of the images."""
-    return tabulate_overlap(read_rows(out, "overlap"))
-
-
-def read_views(out: Path) -> pd.DataFrame:
-    """Return the errors of a run's models on familiar and novel views, a line each, and the published ones."""
-    return tabulate_views(read_rows(out, "views"), read_record(out).get("models", ()))
-
-
-def findings(out: Path) -> list[str]:
-    """Return in words which model of a run is more robust than which, and which needs larger perturbations."""
-    rows = read_rows(out)
-    if rows.empty:
-        return []
-    return sentences(headlines(compare_models(with_worst_case(rows)))) + size_sentences(compare_sizes(rows))
-
-
-def write_figures(out: Path, *, published: bool | None = None, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
-    """Draw every figure the table has curves for; `published` None does as the suite says."""
-    record = read_record(out)
-    with_published = bool(record["suite"]["figures"]["published"]) if published is None else published
-    return list(_write_figures(out, with_published, formats))
-
-
-def write_report(out: Path) -> Path:
-    """Write report.html, one page with the figures drawn before, the numbers and how they came about."""
-    from robustcaps.analysis.report import render_report  # noqa: PLC0415  jinja2 is needed here only
-
-    rows = read_rows(out)
-    drawings = sorted((out / "figures").glob("*.svg"))
-    told = findings(out), read_rows(out, "verdict"), tabulate_gradients(read_rows(out, "gradients"))
-    asked = {"detection": read_detection(out), "overlap": read_overlap(out), "views": read_views(out)}
-    page = render_report(read_record(out), read_table(out), violations(rows), drawings, *told, asked)
-    path = out / "report.html"
-    write_atomically(path, page)
-    return path
-
-
-def _write_figures(out: Path, published: bool, formats: tuple[str, ...]) -> Iterator[Path]:
-    from robustcaps.analysis.figures import draw_all, draw_diagnoses, save  # noqa: PLC0415  seaborn takes a second to import
-
-    folder = out / "figures"
-    folder.mkdir(exist_ok=True)
-    for old in (*folder.glob("*.png"), *folder.glob("*.svg")):
-        old.unlink()
-    attacked = draw_all(read_table(out), read_rows(out), published=published)
-    summed = read_detection(out), read_overlap(out), read_views(out)
-    diagnosed = draw_diagnoses(read_verdicts(out), read_rows(out, "gradients"), *summed)
-    for name, figure in (*attacked, *diagnosed):
-        for ending in formats:
-            path = folder / f"{name}.{ending}"
-            save(figure, path)
-            yield path

@@ -1,4 +1,4 @@
-"""How sure a comparison is: estimates with their intervals, contests between two, and what these say of a claim."""
+"""Evidence for or against a claim: estimates with intervals, comparisons of two, and the finding they lead to."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from scipy.special import ndtri
 
 from robustcaps.utils.statistics import wilson
 
-Finding = Literal["agrees", "differs", "undecided"]
+Agreement = Literal["agrees", "differs", "undecided"]
 Line = Mapping[Any, Any]
 NOTICEABLE = 10.0
 """An advantage of so many points is noticeable: the published ones under attack are 4 to 74."""
 
 
 class Judgement(NamedTuple):
-    """What our figures say of a claim, and the figures."""
+    """What our results say about a claim, and the numbers."""
 
-    finding: Finding
+    finding: Agreement
     evidence: str
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95 % interval; shares and their differences are in %."""
+    """A number with its 95 % interval; shares and their differences are in %."""
 
     value: float
     low: float
@@ -34,23 +34,23 @@ class Estimate:
 
     @classmethod
     def read(cls, line: Line, name: str, scale: float = 100.0) -> Self:
-        """Return a column of a table's line, with the ends _low and _high."""
+        """Return a column of a table's line, with the bounds _low and _high."""
         return cls(*(scale * float(line[f"{name}{end}"]) for end in ("", "_low", "_high")))
 
     @classmethod
     def share(cls, share: float, n: int) -> Self:
-        """Return a share of n with Wilson's interval; if it is a mean of n shares, they vary less than that says."""
+        """Return a share of n samples with Wilson's interval; for a mean of n shares the interval is conservative."""
         low, high = wilson(share * n, n)
         return cls(100 * share, 100 * float(low), 100 * float(high))
 
     def above(self, other: Estimate) -> int:
-        """Return 1 if this is surely above another, -1 if surely below, 0 where the intervals overlap."""
+        """Return 1 if this interval lies above another, -1 if below, 0 where the two overlap."""
         return int(self.low > other.high) - int(self.high < other.low)
 
     def __sub__(self, other: Estimate) -> Estimate:
-        """Return the difference of two, with the interval that theirs make (Newcombe 1998; Zou and Donner 2008).
+        """Return the difference of two with its interval (Newcombe 1998; Zou and Donner 2008).
 
-        Of figures from the same samples, which go together, it is wider than need be.
+        For two shares of the same samples, which are correlated, it is conservative.
         """
         value = self.value - other.value
         down, up = self.value - self.low, self.high - self.value
@@ -67,7 +67,7 @@ class Estimate:
 
     @property
     def points(self) -> str:
-        """The same in words for a difference."""
+        """A difference as text."""
         return f"{self.value:.1f} points ({self.low:.1f} to {self.high:.1f})"
 
 
@@ -81,53 +81,62 @@ def paired_difference(only_first: int, only_second: int, n: int) -> Estimate:
     return Estimate(100 * (only_first - only_second) / n, 100 * (b - c - half) / m, 100 * (b - c + half) / m)
 
 
-class Contest(NamedTuple):
-    """Two figures of which a claim says that the first is larger; `sure` is 1 if surely so, -1 if surely smaller."""
+Basis = Literal["test", "intervals"]
+"""What decides a comparison: a test (p < 0.05, Holm), or 95 % intervals that do not overlap."""
+
+
+class ClaimComparison(NamedTuple):
+    """Two numbers of which a claim says that the first is larger; `sign` is 1 if it is, -1 if smaller, 0 if open."""
 
     names: tuple[str, str]
     first: Estimate
     second: Estimate
-    sure: int
+    sign: int
     n: int
     eps: float | None = None
     note: str = ""
 
     def __str__(self) -> str:
         where = "" if self.eps is None else f"at eps {self.eps:g}: "
-        figures = f"{self.names[0]} {self.first}, {self.names[1]} {self.second}"
-        return f"{where}{figures}, n = {self.n}{self.note}"
+        numbers = f"{self.names[0]} {self.first}, {self.names[1]} {self.second}"
+        return f"{where}{numbers}, n = {self.n}{self.note}"
 
 
-def tally(signs: Iterable[int]) -> Finding:
-    """Agree if it is surely so (1) at least once and surely not so (-1) nowhere; differ the other way round."""
+def finding_of(signs: Iterable[int]) -> Agreement:
+    """Return 'agrees' if a comparison supports the claim (1) and none contradicts it (-1), 'differs' vice versa."""
     seen = set(signs)
     if (1 in seen) == (-1 in seen):
         return "undecided"
     return "agrees" if 1 in seen else "differs"
 
 
-def weigh(contests: Sequence[Contest], what: str) -> Judgement | None:
-    """Judge a claim by all its contests (one per eps), and show the clearest; of none nothing can be said."""
-    if not contests:
+def judge_comparisons(comparisons: Sequence[ClaimComparison], what: str, basis: Basis) -> Judgement | None:
+    """Judge a claim by all its comparisons (one per eps) and show the clearest; None without any."""
+    if not comparisons:
         return None
-    signs = [contest.sure for contest in contests]
-    clearest = max(contests, key=lambda each: (abs(each.sure), abs(each.first.value - each.second.value)))
-    return Judgement(tally(signs), f"{what} {clearest}{count(signs)}")
+    signs = [comparison.sign for comparison in comparisons]
+    clearest = max(comparisons, key=lambda each: (abs(each.sign), abs(each.first.value - each.second.value)))
+    return Judgement(finding_of(signs), f"{what} {clearest}{count_signs(signs, basis)}")
 
 
-def count(signs: Sequence[int], than: str = "") -> str:
-    """Say at how many eps something is sure, where there are several."""
+def count_signs(signs: Sequence[int], basis: Basis, than: str = "") -> str:
+    """Return at how many eps a comparison is decided, where there are several."""
     if len(signs) < 2:
         return ""
-    return f"; surely more{than} at {signs.count(1)}, surely less at {signs.count(-1)} of {len(signs)} eps"
+    counts = f"more{than} at {signs.count(1)}, less at {signs.count(-1)} of {len(signs)} eps"
+    if basis == "test":
+        return f"; significantly (p < 0.05, Holm) {counts}"
+    return f"; {counts} (95 % intervals do not overlap)"
 
 
-def noticeable(advantages: Sequence[Estimate], sure: Sequence[bool]) -> bool | None:
-    """Tell whether there is a noticeable advantage: yes if it is one, surely and by a test, on some line.
+def noticeable(advantages: Sequence[Estimate], significant: Sequence[bool]) -> bool | None:
+    """Return whether there is a noticeable advantage on some line; None if that is open.
 
-    No if on every line it is surely below `NOTICEABLE`; else unknown.
+    True if one is significant and its whole interval lies above `NOTICEABLE`; False if all intervals lie below it.
     """
     if all(advantage.high < NOTICEABLE for advantage in advantages):
         return False
-    found = any(tested and advantage.low > NOTICEABLE for advantage, tested in zip(advantages, sure, strict=True))
+    found = any(
+        tested and advantage.low > NOTICEABLE for advantage, tested in zip(advantages, significant, strict=True)
+    )
     return True if found else None

@@ -1,4 +1,4 @@
-"""What papers claim: a line per claim, the suite and table that have our figures, and the rule that judges them."""
+"""The claims of papers: the suite and table with our numbers, and the rule that judges them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from robustcaps.analysis.claims.evidence import Judgement
 from robustcaps.analysis.published import published_size
 
 MATRIX, VECTOR, CNN = "matrix-capsnet-small", "vector-capsnet-small", "cnn"
-"""What stands for matrix capsules, for capsules with dynamic routing, and for the CNN."""
+"""The models that represent matrix capsules, capsules with dynamic routing, and CNNs."""
 Judge = Callable[[pd.DataFrame], Judgement | None]
 
 
@@ -51,9 +51,9 @@ GU = Paper("Gu et al. 2021", (), "other datasets")
 LATER = Paper("later work", (), "Michels et al. 2019, Gu et al. 2021; other datasets")
 
 
-def _matrix_against_cnn(rule: Callable[..., Judgement | None], **asked: str) -> Judge:
+def _matrix_against_cnn(rule: Callable[..., Judgement | None], **options: str) -> Judge:
     """Return a rule about matrix capsules and the CNN."""
-    return partial(rule, mine=MATRIX, rival=CNN, **asked)
+    return partial(rule, mine=MATRIX, rival=CNN, **options)
 
 
 def _larger(share: str, what: str, column: str, names: tuple[str, str], **fixed: str) -> Judge:
@@ -63,10 +63,10 @@ def _larger(share: str, what: str, column: str, names: tuple[str, str], **fixed:
 
 
 def _errs_more(worse: str, better: str) -> Judge:
-    """Return the rule that a network of the ablation errs more than the standard one, whose virtue is called so."""
+    """Return the rule that a network of the ablation has a larger error than the standard one."""
     standard = {"model": "3 iterations"}
-    told = partial(rules.larger, what="test error of one training each:", names=(worse, better))
-    return partial(told, share="error", more={"model": worse}, less=standard, scale=1.0)
+    rule = partial(rules.larger, what="test error of one training each:", names=(worse, better))
+    return partial(rule, share="error", more={"model": worse}, less=standard, scale=1.0)
 
 
 WHITE_BOX = [
@@ -156,9 +156,9 @@ def _smallest() -> Iterator[Claim]:
         if capsules is None or cnn is None:
             continue
         means = capsules, cnn
-        told = f"{words} needs {ORDER[rules.published_order(means)]} on a CNN ({capsules:.2f} and {cnn:.2f})"
+        claim = f"{words} needs {ORDER[rules.published_order(means)]} on a CNN ({capsules:.2f} and {cnn:.2f})"
         judge = partial(rules.sizes_as_published, attack=attack, mine=VECTOR, rival=CNN, published=means)
-        yield Claim(MICHELS, told, "minimal-l2", "sizes", judge, data)
+        yield Claim(MICHELS, claim, "minimal-l2", "sizes", judge, data)
 
 
 VOTE = [

@@ -1,4 +1,4 @@
-"""Rules by which claims are judged, each a function of a suite's table, the lines of one dataset.
+"""Rules that judge claims: functions of the lines of one dataset in a suite's table.
 
 A rule returns None where the table has not the models or attacks that the claim is about.
 """
@@ -13,34 +13,34 @@ import pandas as pd
 
 from robustcaps.analysis.claims.evidence import (
     NOTICEABLE,
-    Contest,
+    Agreement,
+    ClaimComparison,
     Estimate,
-    Finding,
     Judgement,
     Line,
-    count,
+    count_signs,
+    finding_of,
+    judge_comparisons,
     noticeable,
     paired_difference,
-    tally,
-    weigh,
 )
-from robustcaps.analysis.tables.comparisons import ALPHA, p_in_words
-from robustcaps.analysis.tables.perturbation_norms import surely_larger
+from robustcaps.analysis.tables.comparisons import ALPHA, format_p
+from robustcaps.analysis.tables.perturbation_norms import larger_side
 from robustcaps.utils.statistics import holm, mcnemar
 
 Where = Mapping[str, str]
 """Which lines of a table: what their columns say."""
 BUDGET = ("norm", "unit", "eps")
-MOST = 50.0
+HALF = 50.0
 NEAR_CHANCE = 2.0
 """Success is near chance as long as it is less than so many times chance."""
 ORDERS = (1.0, 3.0)
 SLACK = 0.25
-"""'About two orders of magnitude' is between these; near an end is unsure: the tables have no interval of a median."""
+"""'About two orders of magnitude' is between these; near a bound it is undecided, since medians have no interval."""
 ALIKE = 0.05
 """Published means that differ by a smaller part say that two networks are about equal."""
 CLOSE = 0.1
-"""Ours are about equal if they surely differ by a smaller part than this."""
+"""Ours are about equal if the whole interval of their difference is a smaller part than this."""
 
 
 def select(table: pd.DataFrame, where: Where) -> list[dict[Any, Any]]:
@@ -66,16 +66,16 @@ def larger(
     names: tuple[str, str],
     scale: float = 100.0,
 ) -> Judgement | None:
-    """Judge that a share is larger in lines of one kind than of another, at equal eps: sure if intervals are apart."""
-    contests = []
+    """Judge that a share is larger in one kind of lines than in another at equal eps: intervals do not overlap."""
+    comparisons = []
     for a, b in _pairs(table, more, less):
         first, second = (Estimate.read(line, share, scale) for line in (a, b))
         n = int(a["n"] if "n" in a else a["n_test"])
-        contests.append(Contest(names, first, second, first.above(second), n, a.get("eps")))
-    return weigh(contests, what)
+        comparisons.append(ClaimComparison(names, first, second, first.above(second), n, a.get("eps")))
+    return judge_comparisons(comparisons, what, "intervals")
 
 
-def _duels(table: pd.DataFrame, mine: str, rival: str) -> list[tuple[Contest, Estimate]]:
+def _paired_comparisons(table: pd.DataFrame, mine: str, rival: str) -> list[tuple[ClaimComparison, Estimate]]:
     """Return, for each eps of a table of comparisons, who keeps more accuracy by McNemar, and by how much.
 
     p is corrected by Holm for the eps of this claim alone: what else a suite compares says nothing about it.
@@ -84,16 +84,16 @@ def _duels(table: pd.DataFrame, mine: str, rival: str) -> list[tuple[Contest, Es
         line for line in table[table["eps"] > 0].to_dict("records") if {line["first"], line["second"]} == {mine, rival}
     ]
     corrected = holm(mcnemar(*([line[f"only_{side}"] for line in lines] for side in ("first", "second"))))
-    duels = []
+    pairs = []
     for line, p in zip(lines, corrected, strict=True):
         sides = ("first", "second") if line["first"] == mine else ("second", "first")
         first, second = (Estimate.share(line[f"accuracy_{side}"], line["n"]) for side in sides)
         only_mine, only_rival = (line[f"only_{side}"] for side in sides)
         gain = paired_difference(only_mine, only_rival, line["n"])
-        sure = 0 if p >= ALPHA else 1 if gain.value > 0 else -1
-        contest = Contest((mine, rival), first, second, sure, line["n"], line["eps"], f", {p_in_words(p)}")
-        duels.append((contest, gain))
-    return duels
+        sign = 0 if p >= ALPHA else 1 if gain.value > 0 else -1
+        comparison = ClaimComparison((mine, rival), first, second, sign, line["n"], line["eps"], f", {format_p(p)}")
+        pairs.append((comparison, gain))
+    return pairs
 
 
 def _under(table: pd.DataFrame, attack: str) -> pd.DataFrame:
@@ -102,38 +102,39 @@ def _under(table: pd.DataFrame, attack: str) -> pd.DataFrame:
 
 
 def more_robust(table: pd.DataFrame, *, attack: str, mine: str, rival: str) -> Judgement | None:
-    """Judge that a model keeps noticeably more accuracy than a rival: surely at one eps at least, at none surely less.
+    """Judge that a model keeps noticeably more accuracy than a rival at some eps, and significantly less at none.
 
-    It differs if there is surely no noticeable advantage at any eps, or none that is sure and a disadvantage that is.
+    It differs if every interval excludes a noticeable advantage, or if only disadvantages are significant.
     """
-    duels = _duels(_under(table, attack), mine, rival)
-    if not duels:
+    pairs = _paired_comparisons(_under(table, attack), mine, rival)
+    if not pairs:
         return None
-    signs = [contest.sure for contest, _ in duels]
-    better, worse = noticeable([gain for _, gain in duels], [sign > 0 for sign in signs]), -1 in signs
-    finding: Finding = "undecided"
+    signs = [comparison.sign for comparison, _ in pairs]
+    better, worse = noticeable([gain for _, gain in pairs], [sign > 0 for sign in signs]), -1 in signs
+    finding: Agreement = "undecided"
     if better is False or (worse and 1 not in signs):
         finding = "differs"
     elif better and not worse:
         finding = "agrees"
-    contest, gain = max(duels, key=lambda duel: (abs(duel[0].sure), abs(duel[1].value)))
-    return Judgement(finding, f"accuracy {contest}, advantage {gain.points}{count(signs)}")
+    comparison, gain = max(pairs, key=lambda pair: (abs(pair[0].sign), abs(pair[1].value)))
+    return Judgement(finding, f"accuracy {comparison}, advantage {gain.points}{count_signs(signs, 'test')}")
 
 
 def fools_more(table: pd.DataFrame, *, model: str, attack: str, rival: str) -> Judgement | None:
-    """Judge that an attack leaves a model less accuracy than a rival with the same budget: as who is more robust."""
-    return weigh([contest for contest, _ in _duels(table[table["model"] == model], rival, attack)], "accuracy left")
+    """Judge that an attack leaves a model less accuracy than a rival with the same budget: by McNemar's test."""
+    pairs = _paired_comparisons(table[table["model"] == model], rival, attack)
+    return judge_comparisons([comparison for comparison, _ in pairs], "accuracy left", "test")
 
 
 def not_better(table: pd.DataFrame, *, attack: str, mine: str, rivals: Sequence[str]) -> Judgement | None:
     """Judge that a model has no noticeable advantage over a rival, the first of these that there is."""
-    found = [duels for rival in rivals if (duels := _duels(_under(table, attack), mine, rival))]
+    found = [pairs for rival in rivals if (pairs := _paired_comparisons(_under(table, attack), mine, rival))]
     if not found:
         return None
-    better = noticeable([gain for _, gain in found[0]], [contest.sure > 0 for contest, _ in found[0]])
-    contest, gain = max(found[0], key=lambda duel: (duel[0].sure, duel[1].low))
-    finding: Finding = "undecided" if better is None else "differs" if better else "agrees"
-    return Judgement(finding, f"accuracy {contest}; advantage {gain.points}, the clearest of {len(found[0])} eps")
+    better = noticeable([gain for _, gain in found[0]], [comparison.sign > 0 for comparison, _ in found[0]])
+    comparison, gain = max(found[0], key=lambda pair: (pair[0].sign, pair[1].low))
+    finding: Agreement = "undecided" if better is None else "differs" if better else "agrees"
+    return Judgement(finding, f"accuracy {comparison}; advantage {gain.points}, the clearest of {len(found[0])} eps")
 
 
 def steered(table: pd.DataFrame, *, attack: str, mine: str, rival: str) -> Judgement | None:
@@ -149,7 +150,7 @@ def steered(table: pd.DataFrame, *, attack: str, mine: str, rival: str) -> Judge
     limit = NEAR_CHANCE * chance
     own, other = ([Estimate.read(line, "success") for line in part] for part in (ours, theirs))
     stays = all(each.high < limit for each in own)
-    finding: Finding = "undecided"
+    finding: Agreement = "undecided"
     if stays and any(each.low > limit for each in other):
         finding = "agrees"
     elif any(each.low > limit for each in own) or all(each.high < limit for each in other):
@@ -166,11 +167,11 @@ def _highest(lines: Sequence[Line]) -> str:
 def fewer_zeros(table: pd.DataFrame, *, loss: str, mine: str, rival: str) -> Judgement | None:
     """Judge that fewer entries of a model's gradients are exactly zero than of a rival's."""
     own, other = (select(table, {"model": model, "loss": loss}) for model in (mine, rival))
-    contests = []
+    comparisons = []
     for a, b in zip(own, other, strict=False):
         first, second = (Estimate.share(line["zeros"], line["n"]) for line in (b, a))
-        contests.append(Contest((rival, mine), first, second, first.above(second), a["n"]))
-    return weigh(contests, "exact zeros:")
+        comparisons.append(ClaimComparison((rival, mine), first, second, first.above(second), a["n"]))
+    return judge_comparisons(comparisons, "exact zeros:", "intervals")
 
 
 def orders_smaller(table: pd.DataFrame, *, loss: str, mine: str, rival: str) -> Judgement | None:
@@ -181,13 +182,13 @@ def orders_smaller(table: pd.DataFrame, *, loss: str, mine: str, rival: str) -> 
     sizes = [float(lines[0]["log10_l2"]) for lines in (other, own)]
     orders = sizes[0] - sizes[1]
     inside = min(orders - ORDERS[0], ORDERS[1] - orders)  # NaN, of two without gradients, is neither
-    finding = tally([1 if inside >= SLACK else -1 if inside <= -SLACK else 0])
+    finding = finding_of([1 if inside >= SLACK else -1 if inside <= -SLACK else 0])
     none = 100 * own[0]["none"]
     apart = f"{abs(orders):.1f} orders {'larger' if orders < 0 else 'smaller'}"
     if not isfinite(orders):
         apart = "nothing to compare" if isnan(orders) else f"{rival if orders < 0 else mine} has none in the median"
-    told = f"{apart} (log10 of the median norm: {mine} {sizes[1]:.1f}, {rival} {sizes[0]:.1f})"
-    return Judgement(finding, f"{told}, no gradient at all for {none:.1f} % of the images, n = {own[0]['n']}")
+    orders_text = f"{apart} (log10 of the median norm: {mine} {sizes[1]:.1f}, {rival} {sizes[0]:.1f})"
+    return Judgement(finding, f"{orders_text}, no gradient at all for {none:.1f} % of the images, n = {own[0]['n']}")
 
 
 def costs_less(table: pd.DataFrame, *, by: str, mine: str, rival: str) -> Judgement | None:
@@ -204,7 +205,7 @@ def costs_less(table: pd.DataFrame, *, by: str, mine: str, rival: str) -> Judgem
     )
     n = f"n = {own[0]['n_familiar']:.0f} familiar, {own[0]['n_novel']:.0f} novel"
     note = "" if equal else "; familiar errors differ, so the costs do not compare"
-    return Judgement(tally([costs[1].above(costs[0]) if equal else 0]), f"{each}, {n}{note}")
+    return Judgement(finding_of([costs[1].above(costs[0]) if equal else 0]), f"{each}, {n}{note}")
 
 
 def sizes_as_published(
@@ -218,11 +219,11 @@ def sizes_as_published(
     for line in (line for line in lines if {line["first"], line["second"]} == {mine, rival}):
         sides = ("first", "second") if line["first"] == mine else ("second", "first")
         apart = Estimate(*(float(line[name]) for name in ("difference", "low", "high")))
-        larger = surely_larger(line)
-        apart, sure = (apart, larger) if line["first"] == mine else (-apart, -larger)
+        larger = larger_side(line)
+        apart, sign = (apart, larger) if line["first"] == mine else (-apart, -larger)
         complete = line["found_first"] == line["found_second"]
         claimed = published_order(published)
-        finding = tally([sure * claimed]) if claimed else _equal(apart, line[f"mean_{sides[1]}"], sure, complete)
+        finding = finding_of([sign * claimed]) if claimed else _equal(apart, line[f"mean_{sides[1]}"], sign, complete)
         figures = ", ".join(
             f"{line[side]} {line[f'mean_{side}']:.3g} ({100 * line[f'found_{side}']:.0f} % fooled)" for side in sides
         )
@@ -237,31 +238,31 @@ def published_order(published: tuple[float, float]) -> int:
     return 0 if abs(part) < ALIKE else 1 if part > 0 else -1
 
 
-def _equal(apart: Estimate, mean: float, sure: int, complete: bool) -> Finding:
-    """Judge that two means are about equal; where one was fooled on fewer samples, never for sure."""
+def _equal(apart: Estimate, mean: float, sign: int, complete: bool) -> Agreement:
+    """Judge that two means are about equal; undecided at best where one was fooled on fewer samples."""
     if complete and max(-apart.low, apart.high) < CLOSE * mean:
         return "agrees"
-    return "differs" if sure else "undecided"
+    return "differs" if sign else "undecided"
 
 
 def most_flagged(table: pd.DataFrame, *, attack: str, model: str) -> Judgement | None:
-    """Judge that most images of an attack that fool a model are flagged: surely at one eps, surely not so at none."""
+    """Judge that most images that fool a model are flagged: more than half at some eps, fewer at none."""
     lines = [line for line in select(table, {"attack": attack, "model": model}) if not pd.isna(line["detected"])]
     if not lines:
         return None
     shares = [Estimate.read(line, "detected") for line in lines]
-    signs = [share.above(Estimate(MOST, MOST, MOST)) for share in shares]
-    told = [(share.value, f"{share} at eps {line['eps']:g}") for share, line in zip(shares, lines, strict=True)]
-    ends = " to ".join(dict.fromkeys(words for _, words in (min(told), max(told))))
-    counts = f"n = {lines[0]['n']} attacked{count(signs, ' than half')}"
-    return Judgement(tally(signs), f"flagged of those that fool: {ends}, {counts}")
+    signs = [share.above(Estimate(HALF, HALF, HALF)) for share in shares]
+    labelled = [(share.value, f"{share} at eps {line['eps']:g}") for share, line in zip(shares, lines, strict=True)]
+    ends = " to ".join(dict.fromkeys(words for _, words in (min(labelled), max(labelled))))
+    counts = f"n = {lines[0]['n']} attacked{count_signs(signs, 'intervals', ' than half')}"
+    return Judgement(finding_of(signs), f"flagged of those that fool: {ends}, {counts}")
 
 
 def masked(table: pd.DataFrame, *, model: str, diagnostic: str) -> Judgement | None:
-    """Judge that a robust accuracy is noticeably too high: the textbook attack's, less what all remedies leave.
+    """Judge that a robust accuracy is noticeably too high: that of the baseline attack minus what all remedies leave.
 
-    Whatever withstands all remedies has withstood the textbook attack, so what they take away is a share of the samples
-    like any other. Where the textbook attack itself leaves little, that little goes away tells nothing.
+    Every sample that survives all remedies survives the baseline attack, so their difference is a share of the samples.
+    Where the baseline attack leaves little robust accuracy, nothing can be judged.
     """
     lines = [line for line in select(table, {"model": model, "diagnostic": diagnostic}) if not pd.isna(line["naive"])]
     if not lines:
@@ -269,9 +270,9 @@ def masked(table: pd.DataFrame, *, model: str, diagnostic: str) -> Judgement | N
     taken = [Estimate.share(max(0.0, line["naive"] - line["corrected"]), line["n"]) for line in lines]
     hidden = noticeable(taken, [True] * len(lines))
     robust = any(Estimate.read(line, "naive").low > NOTICEABLE for line in lines)
-    finding: Finding = "agrees" if hidden else "differs" if hidden is False and robust else "undecided"
+    finding: Agreement = "agrees" if hidden else "differs" if hidden is False and robust else "undecided"
     line, share = max(zip(lines, taken, strict=True), key=lambda each: each[1].low)
     naive, corrected = (Estimate.read(line, each) for each in ("naive", "corrected"))
     figures = f"naive {naive}, corrected {corrected}, taken away {share}"
-    told = f"robust accuracy at eps {line['eps']:g}: {figures}, n = {line['n']}, verdict '{line['status']}'"
-    return Judgement(finding, told)
+    evidence = f"robust accuracy at eps {line['eps']:g}: {figures}, n = {line['n']}, verdict '{line['status']}'"
+    return Judgement(finding, evidence)

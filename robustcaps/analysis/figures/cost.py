@@ -1,20 +1,18 @@
-"""Robustness against cost: what an attack reaches for the passes it takes."""
+"""Robust accuracy against the cost of the attack."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from robustcaps.analysis.figures.style import STYLE, height, model_colours
 from robustcaps.analysis.tables.summary import WORST_CASE
+from robustcaps.utils.figure_style import height, model_colours, white_grid
 
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d", "8", "1", "2", "3", "4", "+", "x", "|", "_"]
-"""One for every attack: here they are all that tells attacks apart."""
+"""One for every attack: markers alone tell attacks apart here."""
 
 
 def draw_cost(table: pd.DataFrame) -> Figure:
@@ -26,8 +24,7 @@ def draw_cost(table: pd.DataFrame) -> Figure:
     panels = list(part.groupby(["data", "norm", "unit"], sort=False))
     colours = model_colours(part)
     markers = {attack: MARKERS[place % len(MARKERS)] for place, attack in enumerate(part["attack"].unique())}
-    style: Any = {**sns.axes_style("whitegrid"), **STYLE}
-    with mpl.rc_context(style):
+    with white_grid():
         legend = _legend(colours, markers)
         figure = Figure(figsize=(4.6 * len(panels) + 3.0, height(len(legend))), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]

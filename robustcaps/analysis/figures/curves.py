@@ -1,4 +1,4 @@
-"""Rates against eps: what is drawn was computed before, and intervals are bands."""
+"""Accuracy and targeted success against eps, with confidence bands."""
 
 from __future__ import annotations
 
@@ -7,32 +7,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from robustcaps.analysis.figures.style import STYLE, colours, height
 from robustcaps.analysis.published import SOURCE, SOURCE_DATA, attack_curves
 from robustcaps.analysis.tables.summary import MEASURES, WORST_CASE
+from robustcaps.utils.figure_style import colours, height, white_grid
 
 DASHES = ["-", "--", ":", "-."]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
-COLUMNS = 4
-"""How many panels stand side by side."""
-FEW = 2
-"""With so many models or fewer, and more attacks, a panel is a model's and attacks are compared; else the other way."""
-SHADES = {"CNN": "0.25", "matrix capsules": "0.6"}
-"""How published curves are drawn."""
-WORDS = {"pixel": "of the pixel range [0,1]", "std": "standard deviations of the image"}
+PANELS_PER_ROW = 4
+FEW_MODELS = 2
+"""With at most this many models and more attacks, there is a panel per model and a line per attack."""
+PUBLISHED_GREYS = {"CNN": "0.25", "matrix capsules": "0.6"}
+"""Greys of the published curves."""
+UNIT_NAMES = {"pixel": "of the pixel range [0,1]", "std": "standard deviations of the image"}
 BUDGET = ["data", "norm", "unit"]
 
 
 @dataclass(frozen=True)
-class Curve:
-    """What a curve figure shows of the table."""
+class CurveFigure:
+    """A figure of curves: its name, the goal of the attacks it shows, and the label of its y axis."""
 
     name: str
     goal: str
@@ -45,13 +42,13 @@ class Curve:
 
     @property
     def title(self) -> str:
-        """What the figure is called."""
+        """The title of the figure."""
         return MEASURES[self.goal][1]
 
 
 CURVES = (
-    Curve("accuracy", "untargeted", "accuracy"),
-    Curve("targeted", "targeted", "targeted success"),
+    CurveFigure("accuracy", "untargeted", "accuracy"),
+    CurveFigure("targeted", "targeted", "targeted success"),
 )
 
 
@@ -64,19 +61,18 @@ def draw_all_curves(table: pd.DataFrame, *, published: bool = False) -> Iterator
             yield curve.name, draw_curves(swept, curve, published=published)
 
 
-def draw_curves(part: pd.DataFrame, curve: Curve, *, published: bool = False) -> Figure:
+def draw_curves(part: pd.DataFrame, curve: CurveFigure, *, published: bool = False) -> Figure:
     """Draw a rate against eps: for each dataset a panel per attack and a line per model, or, of few models, vice versa.
 
     Intervals are bands. Published curves are drawn beside linf: in panels of FGSM and BIM their own, in others all.
     """
-    few = part["model"].nunique() <= FEW < part["attack"].nunique()
+    few = part["model"].nunique() <= FEW_MODELS < part["attack"].nunique()
     panel, line = ("model", "attack") if few else ("attack", "model")
-    looks = _looks(part, line)
+    line_kwargs = _line_kwargs(part, line)
     rows = [list(each.groupby(panel, sort=False)) for _, each in part.groupby(BUDGET, sort=False)]
-    columns = min(COLUMNS, max(map(len, rows)))
-    style: Any = {**sns.axes_style("whitegrid"), **STYLE}
-    with mpl.rc_context(style):
-        legend = _legend(looks, published=published and "linf" in set(part["norm"]))
+    columns = min(PANELS_PER_ROW, max(map(len, rows)))
+    with white_grid():
+        legend = _legend(line_kwargs, published=published and "linf" in set(part["norm"]))
         lines = sum(math.ceil(len(row) / columns) for row in rows)
         size = (3.1 * columns + 2.8, max(0.5 + 3.0 * lines, height(len(legend))))
         figure = Figure(figsize=size, layout="constrained")
@@ -87,7 +83,7 @@ def draw_curves(part: pd.DataFrame, curve: Curve, *, published: bool = False) ->
                 continue
             name, panel_lines = drawn
             for key, each in panel_lines.groupby(line, sort=False):
-                _draw_line(axis, each.sort_values("eps"), curve.rate, looks[key])
+                _draw_line(axis, each.sort_values("eps"), curve.rate, line_kwargs[key])
             beside = published and panel_lines["norm"].iloc[0] == "linf"
             if beside:
                 _draw_published(axis, curve.goal, "" if few else name, largest=panel_lines["eps"].max())
@@ -106,8 +102,8 @@ def _filled_up(rows: list[list[Any]], columns: int) -> Iterator[Any]:
         yield from [None] * (-len(row) % columns)
 
 
-def _looks(part: pd.DataFrame, line: str) -> dict[Any, dict[str, Any]]:
-    """Return how the line of each model, or of each attack, looks; the worst case is thicker."""
+def _line_kwargs(part: pd.DataFrame, line: str) -> dict[Any, dict[str, Any]]:
+    """Return colour, width, dash and marker of each model's, or each attack's, line; the worst case is thicker."""
     names = list(part[line].unique())
     widths = [2.5 if name == WORST_CASE else 1.5 for name in names]
     return {
@@ -116,10 +112,10 @@ def _looks(part: pd.DataFrame, line: str) -> dict[Any, dict[str, Any]]:
     }
 
 
-def _draw_line(axis: Axes, line: pd.DataFrame, rate: str, look: dict[str, Any]) -> None:
-    axis.plot(line["eps"], line[rate], markersize=4, **look)
+def _draw_line(axis: Axes, line: pd.DataFrame, rate: str, kwargs: dict[str, Any]) -> None:
+    axis.plot(line["eps"], line[rate], markersize=4, **kwargs)
     low, high = line[f"{rate}_low"], line[f"{rate}_high"]
-    axis.fill_between(line["eps"], low, high, color=look["color"], alpha=0.13, linewidth=0)
+    axis.fill_between(line["eps"], low, high, color=kwargs["color"], alpha=0.13, linewidth=0)
 
 
 def _draw_published(axis: Axes, goal: str, attack: str, *, largest: float) -> None:
@@ -129,7 +125,9 @@ def _draw_published(axis: Axes, goal: str, attack: str, *, largest: float) -> No
     chosen = curves if alike.empty else alike
     for (model, kind), line in chosen.groupby(["model", "attack"], sort=False):
         dash = "-" if kind == "fgsm" else "--"
-        axis.plot(line["eps"], line["value"], dash, color=SHADES[str(model)], linewidth=1, marker="x", markersize=4)
+        axis.plot(
+            line["eps"], line["value"], dash, color=PUBLISHED_GREYS[str(model)], linewidth=1, marker="x", markersize=4
+        )
     if chosen["eps"].max() > 2 * largest:
         axis.set_xscale("symlog", linthresh=largest / 10, linscale=0.4)
         axis.set_xticks([0, largest / 10, largest, chosen["eps"].max()])
@@ -142,12 +140,12 @@ def _label(axis: Axes, lines: pd.DataFrame, name: str, *, published: bool) -> No
     data, norm, unit = (str(lines[key].iloc[0]) for key in BUDGET)
     other = published and SOURCE_DATA not in data.lower()
     axis.set_title(f"{data}, {name}" + ("\n(published: another dataset)" if other else ""))
-    axis.set_xlabel(f"eps ({norm}, {WORDS[unit]})")
+    axis.set_xlabel(f"eps ({norm}, {UNIT_NAMES[unit]})")
     axis.set_ylim(-0.02, 1.02)
     axis.set_xlim(left=0)
 
 
-def _title(part: pd.DataFrame, curve: Curve) -> str:
+def _title(part: pd.DataFrame, curve: CurveFigure) -> str:
     counts = sorted(part["n"].unique())
     n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"{curve.title} (n = {n}; bands: Wilson 95 %)"
@@ -159,12 +157,12 @@ def line_style(position: int) -> dict[str, Any]:
     return {"linestyle": dash, "marker": MARKERS[position % len(MARKERS)]}
 
 
-def _legend(looks: dict[Any, dict[str, Any]], *, published: bool) -> list[Line2D]:
-    handles = [Line2D([], [], label=name, markersize=4, **look) for name, look in looks.items()]
+def _legend(line_kwargs: dict[Any, dict[str, Any]], *, published: bool) -> list[Line2D]:
+    handles = [Line2D([], [], label=name, markersize=4, **kwargs) for name, kwargs in line_kwargs.items()]
     if published:
         handles += [
             Line2D([], [], color=shade, marker="x", linewidth=1, label=f"{name}, published*")
-            for name, shade in SHADES.items()
+            for name, shade in PUBLISHED_GREYS.items()
         ]
         handles.append(Line2D([], [], linestyle="none", label="* " + SOURCE.replace(" (", "\n   (")))
     return handles

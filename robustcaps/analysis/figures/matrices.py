@@ -10,8 +10,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from robustcaps.analysis.figures.style import STYLE, panel_grid
-from robustcaps.analysis.tables.matrices import AIM, SWEEP, at_largest_eps
+from robustcaps.analysis.tables.matrices import SWEEP, TARGETED_SWEEP, at_largest_eps
+from robustcaps.utils.figure_style import STYLE, panel_grid
 
 COLUMNS = 4
 """How many heat maps stand side by side."""
@@ -35,7 +35,7 @@ def draw_transfer_map(matrix: pd.DataFrame) -> Figure:
 
 def draw_target_maps(matrix: pd.DataFrame) -> Figure:
     """Draw how often a targeted attack turns a class (rows) into another (columns), at the largest eps of each."""
-    panels = list(at_largest_eps(matrix, AIM).groupby([*AIM, "eps"], sort=False))
+    panels = list(at_largest_eps(matrix, TARGETED_SWEEP).groupby([*TARGETED_SWEEP, "eps"], sort=False))
     with mpl.rc_context(STYLE):
         figure, axes = panel_grid(len(panels), columns=COLUMNS, width=3.4, height=3.3)
         for axis, ((data, model, attack, norm, _, eps), part) in zip(axes, panels, strict=True):

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from robustcaps.analysis.figures.curves import line_style
-from robustcaps.analysis.figures.style import STYLE, model_colours
 from robustcaps.analysis.published import SIZES_SOURCE, published_sizes
+from robustcaps.utils.figure_style import model_colours, white_grid
 
 
-def draw_sizes(sizes: pd.DataFrame) -> Figure:
+def draw_norms(sizes: pd.DataFrame) -> Figure:
     """Draw, for every attack that minimises, the share of samples not fooled by a perturbation of some size or less."""
     panels = list(sizes.groupby(["data", "norm"], sort=False))
     colours, attacks = model_colours(sizes), list(sizes["attack"].unique())
-    style: Any = {**sns.axes_style("whitegrid"), **STYLE}
-    with mpl.rc_context(style):
+    with white_grid():
         figure = Figure(figsize=(4.6 * len(panels) + 2.6, 4.0), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axis, ((data, norm), panel) in zip(axes, panels, strict=True):
@@ -53,8 +50,7 @@ def draw_means(distances: pd.DataFrame) -> Figure:
     """Draw the mean L2 of the smallest perturbations by attack, with its interval, beside the published means."""
     panels = list(distances.groupby("data", sort=False))
     colours, attacks = model_colours(distances), list(distances["attack"].unique())
-    style: Any = {**sns.axes_style("whitegrid"), **STYLE}
-    with mpl.rc_context(style):
+    with white_grid():
         figure = Figure(figsize=(4.6 * len(panels) + 2.6, 4.0), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axis, (data, panel) in zip(axes, panels, strict=True):

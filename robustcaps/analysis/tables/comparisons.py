@@ -1,4 +1,4 @@
-"""Which model is more robust, and which attack fools more: paired tests on the same samples, corrected for how many."""
+"""Which model is more robust, and which attack is stronger: paired tests on the same samples, Holm-corrected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import pandas as pd
 
 from robustcaps.analysis.tables.summary import WORST_CASE
-from robustcaps.utils.markdown import markdown_table
+from robustcaps.utils.grid import Grid, GridCell, make_grid
 from robustcaps.utils.statistics import holm, mcnemar
 
 BUDGET = ["goal", "norm", "unit", "eps"]
@@ -15,33 +15,33 @@ ALPHA = 0.05
 
 
 def compare_models(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return who is more robust: a line per pair of models, for each untargeted attack and eps.
+    """Compare the robust accuracy of every pair of models, for each untargeted attack and eps.
 
-    A sample counts as right only if it is with every seed.
+    A sample counts as right only if it is classified correctly with every seed.
     """
-    return _compare(rows, rivals="model", setting=["suite", "data", "attack", *BUDGET], unit=["index"])
+    return _compare(rows, compared="model", setting=["suite", "data", "attack", *BUDGET], unit=["index"])
 
 
 def compare_attacks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return what fools more: a line per pair of untargeted attacks with the same budget, for each model and eps.
+    """Compare every pair of untargeted attacks with the same budget, for each model and eps.
 
     Only seeds that both have count: an attack must not win by trying more often.
     """
     setting = ["suite", "data", "model", *BUDGET]
-    return _compare(rows[rows["attack"] != WORST_CASE], rivals="attack", setting=setting, unit=["index", "seed"])
+    return _compare(rows[rows["attack"] != WORST_CASE], compared="attack", setting=setting, unit=["index", "seed"])
 
 
-def _compare(rows: pd.DataFrame, *, rivals: str, setting: list[str], unit: list[str]) -> pd.DataFrame:
-    """Return a line per pair of rivals in the same setting: their accuracies on the samples both have, and p.
+def _compare(rows: pd.DataFrame, *, compared: str, setting: list[str], unit: list[str]) -> pd.DataFrame:
+    """Return a line per pair in the same setting: their accuracies on the samples that both have, and p.
 
-    Pairs are those with the same `unit`; then a sample counts as right only if all of its units are. p is McNemar's,
-    corrected by Holm over all lines.
+    Rows are paired by `unit`; then a sample counts as right only if all of its units are. p is that of McNemar's exact
+    test, corrected by Holm over all lines.
     """
     attacked = rows[(rows["goal"] == "untargeted") & (rows["eps"] > 0)]
     marked = attacked.assign(right=attacked["adv_pred"] == attacked["label"])
     lines = []
     for names, part in marked.groupby(setting, sort=False):
-        right = part.pivot_table(index=unit, columns=rivals, values="right", aggfunc="min", sort=False)
+        right = part.pivot_table(index=unit, columns=compared, values="right", aggfunc="min", sort=False)
         for first, second in itertools.combinations(right.columns, 2):
             both = right[[first, second]].dropna().astype(bool).groupby(level="index", sort=False).min()
             if both.empty:
@@ -57,34 +57,34 @@ def _compare(rows: pd.DataFrame, *, rivals: str, setting: list[str], unit: list[
     return table
 
 
-def comparisons_markdown(table: pd.DataFrame) -> str:
-    """Return comparisons, of models or of attacks, as Markdown; what is surely so is bold."""
+def comparison_grids(table: pd.DataFrame) -> list[Grid]:
+    """Return comparisons, of models or of attacks, for readers; significant ones in bold."""
     fixed = "attack" if "attack" in table else "model"
-    head = ["data", fixed, "eps", "first", "second", "accuracy of the first %", "of the second %", "n", "McNemar"]
-    lines = [
+    columns = ["data", fixed, "eps", "first", "second", "accuracy of the first %", "of the second %", "n", "McNemar"]
+    rows = [
         [
             *(str(line[name]) for name in ("data", fixed)),
             f"{line['eps']:g} {line['norm']}",
             *(str(line[name]) for name in ("first", "second")),
             *(f"{100 * line[f'accuracy_{side}']:.1f}" for side in ("first", "second")),
             str(line["n"]),
-            f"**{p_in_words(line['p'])}**" if line["p"] < ALPHA else p_in_words(line["p"]),
+            GridCell(format_p(line["p"]), bold=line["p"] < ALPHA),
         ]
         for line in table.to_dict("records")
     ]
-    note = "McNemar's exact test on the same samples, p corrected by Holm for all lines; bold: below 0.05."
-    return f"{markdown_table(head, lines)}\n{note}\n"
+    note = "McNemar's exact test on the same samples, p corrected by Holm for all lines; bold: p < 0.05."
+    return [make_grid(columns, rows, note=note, numeric=columns[5:8])]
 
 
-def p_in_words(p: float) -> str:
-    """Return a p as it is printed."""
+def format_p(p: float) -> str:
+    """Return a p-value as text."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def headlines(comparisons: pd.DataFrame) -> pd.DataFrame:
-    """Return one line per pair, dataset and norm: under the worst case, at the eps that tells them apart best.
+    """Return one line per pair, dataset and norm: under the worst case, at the eps where they are easiest to compare.
 
-    That is where half of the samples withstand, on average of the two; p stays corrected for all lines.
+    That is where the mean of both accuracies is nearest to one half; p stays corrected for all lines.
     """
     if comparisons.empty:
         return comparisons
@@ -95,14 +95,17 @@ def headlines(comparisons: pd.DataFrame) -> pd.DataFrame:
     return pairs.drop_duplicates(["suite", "data", "norm", "unit", "first", "second"]).drop(columns="half").sort_index()
 
 
-def sentences(comparisons: pd.DataFrame) -> list[str]:
-    """Say in words what lines of a table of comparisons show: who is more robust, or that nobody surely is."""
-    told = []
+def comparison_sentences(comparisons: pd.DataFrame) -> list[str]:
+    """Return a sentence per comparison: which model is significantly more robust, or that neither is."""
+    sentences = []
     for line in comparisons.to_dict("records"):
         order = ("first", "second") if line["accuracy_first"] >= line["accuracy_second"] else ("second", "first")
         better, worse = (line[name] for name in order)
         shares = " vs ".join(f"{100 * line[f'accuracy_{name}']:.1f} %" for name in order)
-        where = f"under {line['attack']} at eps {line['eps']:g} ({line['norm']}) on {line['data']}"
-        verdict = "is more robust than" if line["p"] < ALPHA else "is not surely more robust than"
-        told.append(f"{better} {verdict} {worse} {where}: {shares}, {p_in_words(line['p'])}, n = {line['n']}")
-    return told
+        setting = f"under {line['attack']} at eps {line['eps']:g} ({line['norm']}) on {line['data']}"
+        numbers = f"{shares}, {format_p(line['p'])} (McNemar, Holm), n = {line['n']}"
+        if line["p"] < ALPHA:
+            sentences.append(f"{better} is significantly more robust than {worse} {setting}: {numbers}.")
+        else:
+            sentences.append(f"No significant difference between {better} and {worse} {setting}: {numbers}.")
+    return sentences

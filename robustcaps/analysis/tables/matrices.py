@@ -1,15 +1,15 @@
-"""Rows looked at from other sides: from which model images transfer, and which class becomes which."""
+"""Matrices: from which model to which adversarial examples transfer, and which class is turned into which."""
 
 from __future__ import annotations
 
 import pandas as pd
 
 from robustcaps.analysis.tables.summary import RUN
-from robustcaps.utils.markdown import markdown_table, percent
+from robustcaps.utils.grid import Grid, GridCell, make_grid, percent
 from robustcaps.utils.statistics import wilson
 
 SWEEP = ["data", "norm", "unit"]
-AIM = ["data", "model", "attack", "norm", "unit"]
+TARGETED_SWEEP = ["data", "model", "attack", "norm", "unit"]
 
 
 def transfer_matrix(rows: pd.DataFrame) -> pd.DataFrame:
@@ -41,37 +41,37 @@ def at_largest_eps(matrix: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return matrix[matrix["eps"] == matrix.groupby(keys)["eps"].transform("max")]
 
 
-def transfer_markdown(matrix: pd.DataFrame) -> str:
-    """Return who fools whom as Markdown: at each eps a matrix of shares, crafted on (rows) and tried on (columns)."""
-    pages = []
+def transfer_grids(matrix: pd.DataFrame) -> list[Grid]:
+    """Return at each eps a matrix of shares fooled: crafted on (rows), tested on (columns)."""
+    grids = []
     for (data, goal, norm, unit, eps), part in matrix.groupby(["data", "goal", "norm", "unit", "eps"], sort=False):
         models = list(part["model"].unique())
-        lines = [
+        rows = [
             [str(attack), str(surrogate), *(_share(group, model) for model in models)]
             for (attack, surrogate), group in part.groupby(["attack", "surrogate"], sort=False)
         ]
-        head = ["attack", "crafted on", *models]
-        pages.append(f"{data}, {goal}, eps {eps:g} ({norm}, {unit}), fooled %:\n\n{markdown_table(head, lines)}")
-    return "\n".join(pages)
+        title = f"{data}, {goal}, eps {eps:g} ({norm}, {unit}), fooled %:"
+        grids.append(make_grid(["attack", "crafted on", *models], rows, title=title))
+    return grids
 
 
-def _share(group: pd.DataFrame, model: str) -> str:
-    """Return the share of one model's samples that were fooled, '' where it was not attacked."""
+def _share(group: pd.DataFrame, model: str) -> GridCell:
+    """Return the share of one model's samples that were fooled, empty where it was not attacked."""
     lines = group[group["model"] == model].to_dict("records")
-    return percent(lines[0], "success") if lines else ""
+    return percent(lines[0], "success") if lines else GridCell("")
 
 
-def targets_markdown(matrix: pd.DataFrame) -> str:
-    """Return which class becomes which as Markdown, at the largest eps of each attack; in %, classes by number."""
-    pages = []
-    for (data, model, attack, norm, _), part in at_largest_eps(matrix, AIM).groupby(AIM, sort=False):
+def target_grids(matrix: pd.DataFrame) -> list[Grid]:
+    """Return which class is turned into which at the largest eps of each attack, in %, classes by number."""
+    grids = []
+    for (data, model, attack, norm, _), part in at_largest_eps(matrix, TARGETED_SWEEP).groupby(
+        TARGETED_SWEEP, sort=False
+    ):
         shares = part.pivot_table(index="label", columns="target", values="success")
-        lines = [
+        rows = [
             [str(label), *("" if pd.isna(share) else f"{100 * share:.0f}" for share in line)]
             for label, line in zip(shares.index, shares.to_numpy(), strict=True)
         ]
-        eps = part["eps"].iloc[0]
-        head = ["class", *(f"to {target}" for target in shares.columns)]
-        title = f"{model} on {data}, {attack}, eps {eps:g} ({norm}), reached %:"
-        pages.append(f"{title}\n\n{markdown_table(head, lines)}")
-    return "\n".join(pages)
+        title = f"{model} on {data}, {attack}, eps {part['eps'].iloc[0]:g} ({norm}), reached %:"
+        grids.append(make_grid(["class", *(f"to {target}" for target in shares.columns)], rows, title=title))
+    return grids

@@ -1,4 +1,4 @@
-"""The models of a run, one line each: what they are, their test error, what a paper printed, what attacks leave."""
+"""The models of a run, one line each: size, test error, published error, accuracy under attack."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pandas as pd
 
 from robustcaps.analysis.published import ERRORS_SOURCE, published_error
 from robustcaps.analysis.tables.summary import WORST_CASE
-from robustcaps.utils.markdown import markdown_table
+from robustcaps.utils.grid import Grid, make_grid, number, percent
 
-MOST_ATTACKS = 4
-"""How many attacks are shown one by one."""
+MAX_ATTACK_COLUMNS = 4
+"""With more attacks than this, only their worst case is shown."""
 
 
 def tabulate_models(models: Sequence[Mapping[str, Any]], summary: pd.DataFrame) -> pd.DataFrame:
@@ -23,7 +23,7 @@ def tabulate_models(models: Sequence[Mapping[str, Any]], summary: pd.DataFrame) 
     """
     untargeted = summary[summary["goal"] == "untargeted"]
     worst = untargeted["attack"] == WORST_CASE
-    attacked = untargeted[worst if len(set(untargeted["attack"][~worst])) > MOST_ATTACKS else ~worst]
+    attacked = untargeted[worst if len(set(untargeted["attack"][~worst])) > MAX_ATTACK_COLUMNS else ~worst]
     lines = []
     for model in models:
         low, high = model["interval"]
@@ -45,17 +45,23 @@ def tabulate_models(models: Sequence[Mapping[str, Any]], summary: pd.DataFrame) 
     return pd.DataFrame(lines)
 
 
-def models_markdown(table: pd.DataFrame) -> str:
-    """Return the table of models as Markdown, in %."""
+def model_grids(table: pd.DataFrame) -> list[Grid]:
+    """Return the table of models for readers, in %."""
     attacks = list(table.columns[table.columns.get_loc("n_attacked") + 1 :])  # type: ignore[operator]
-    head = ["data", "model", "parameters", "test error % (Wilson 95 %)", "published %", *attacks]
-    lines = []
-    for line in table.to_dict("records"):
-        error = f"{line['error']:.1f} ({line['error_low']:.1f}-{line['error_high']:.1f})"
-        published = "" if pd.isna(line["published_error"]) else f"{line['published_error']:.1f}"
-        shares = ["" if pd.isna(line[name]) else f"{100 * line[name]:.1f}" for name in attacks]
-        lines.append([line["data"], line["model"], f"{line['parameters']:,}", error, published, *shares])
+    columns = ["data", "model", "parameters", "test error % (Wilson 95 %)", "published %", *attacks]
+    rows = [
+        [
+            line["data"],
+            line["model"],
+            f"{line['parameters']:,}",
+            f"{line['error']:.1f} ({line['error_low']:.1f}-{line['error_high']:.1f})",
+            number(line["published_error"], ".1f"),
+            *(percent(line, name).text for name in attacks),
+        ]
+        for line in table.to_dict("records")
+    ]
     counts = (
         f"test errors on {table['n_test'].max():,} images, accuracy under attack (%) on {table['n_attacked'].max():g}"
     )
-    return f"{markdown_table(head, lines, numbers=3 + len(attacks))}\nPublished: {ERRORS_SOURCE}. Ours: {counts}.\n"
+    note = f"Published: {ERRORS_SOURCE}. Ours: {counts}."
+    return [make_grid(columns, rows, note=note, numeric=columns[2:])]

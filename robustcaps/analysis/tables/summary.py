@@ -1,25 +1,28 @@
-"""Rows summed up: accuracy and attack success with their intervals, sample counts and cost."""
+"""The summary table: accuracy and attack success with confidence intervals, sample counts and cost."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-from robustcaps.utils.markdown import markdown_table
+from robustcaps.attacks.violations import describe_violation
+from robustcaps.utils.grid import Grid, GridCell, make_grid, percent
 from robustcaps.utils.statistics import wilson
 
 RUN = ["suite", "data", "model", "attack", "goal", "norm", "unit"]
-"""What names a sweep: one attack on one model."""
+"""Columns that identify a sweep: one attack on one model."""
 KEYS = [*RUN, "eps"]
+NAMES = ("data", "model", "attack", "norm", "unit")
+"""Columns that name the lines of a grid, where they differ."""
 RATES = ("accuracy", "success")
 COSTS = ("forwards", "backwards", "queries")
 MEASURES = {
     "untargeted": ("accuracy", "Accuracy under attack"),
     "targeted": ("success", "Success of targeted attacks"),
 }
-"""What is told of attacks with either goal: a rate, and what it is called."""
+"""For each goal of an attack: the rate that is shown, and its name."""
 WORST_CASE = "worst case of all"
-"""What the per-sample worst case over all attacks of a table is called."""
+"""Label of the per-sample worst case over all attacks."""
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
@@ -31,7 +34,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     rows.
     """
     if rows.empty:
-        raise ValueError("there are no rows to sum up.")
+        raise ValueError("there are no rows to summarise.")
     marked = rows.assign(accuracy=rows["adv_pred"] == rows["label"], success=rows["fooled"], invalid=~rows["valid"])
     table = (
         marked.groupby(KEYS, sort=False)
@@ -53,7 +56,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_worst_case(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows, and after those of each model its worst case where it has several attacks: the headline."""
+    """Return the rows, and after those of each model its worst case over attacks where it has several."""
     parts = []
     for _, part in rows.groupby(["suite", "data", "model"], sort=False):
         parts.append(part)
@@ -64,21 +67,21 @@ def with_worst_case(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _worst_case(group: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per (sample, target, eps): fooled, or mistaken, if any attack did that at this eps or less."""
+    """Return one row per (sample, target, eps): fooled or misclassified if any attack was at this eps or less."""
     sample = ["index", "target"]
-    marked = group.assign(mistaken=group["adv_pred"] != group["label"]).sort_values("eps", kind="stable")
-    worst = _so_far(marked, "fooled").merge(_so_far(marked, "mistaken"), on=[*sample, "eps"])
-    first = marked.sort_values(["fooled", "mistaken"], ascending=False, kind="stable").drop_duplicates(sample)
-    worst = worst.merge(first.drop(columns=["eps", "fooled", "mistaken"]), on=sample)
-    worst["adv_pred"] = worst["adv_pred"].where(worst["mistaken"], worst["label"])
-    spent = worst[sample].merge(group.groupby(sample)[list(COSTS)].sum().reset_index(), on=sample, how="left")
+    marked = group.assign(misclassified=group["adv_pred"] != group["label"]).sort_values("eps", kind="stable")
+    worst = _cumulative(marked, "fooled").merge(_cumulative(marked, "misclassified"), on=[*sample, "eps"])
+    first = marked.sort_values(["fooled", "misclassified"], ascending=False, kind="stable").drop_duplicates(sample)
+    worst = worst.merge(first.drop(columns=["eps", "fooled", "misclassified"]), on=sample)
+    worst["adv_pred"] = worst["adv_pred"].where(worst["misclassified"], worst["label"])
+    costs = worst[sample].merge(group.groupby(sample)[list(COSTS)].sum().reset_index(), on=sample, how="left")
     smallest = worst["eps"] == worst["eps"].min()
     for cost in COSTS:
-        worst[cost] = np.where(smallest, spent[cost], 0.0)
+        worst[cost] = np.where(smallest, costs[cost], 0.0)
     return worst.assign(attack=WORST_CASE, valid=True, violation="", surrogate="", seed=0)[list(group.columns)]
 
 
-def _so_far(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+def _cumulative(rows: pd.DataFrame, column: str) -> pd.DataFrame:
     """Return, for every (sample, target, eps), whether a column was true at that eps or a smaller one."""
     found = rows.pivot_table(index=["index", "target"], columns="eps", values=column, aggfunc="max").astype(float)
     return (
@@ -86,34 +89,48 @@ def _so_far(rows: pd.DataFrame, column: str) -> pd.DataFrame:
     )
 
 
-def markdown(table: pd.DataFrame, goal: str) -> str:
-    """Return the lines of a goal as a Markdown table: a row per model and attack, a column per eps."""
+def goal_grid(table: pd.DataFrame, goal: str, *, title: str = "", details: bool = False) -> Grid:
+    """Return the lines of a goal for readers: a row per model and attack, a column per eps.
+
+    `details` adds the number of samples, the cost and the invalid rows of each line.
+    """
     rate, _ = MEASURES[goal]
     part = table[table["goal"] == goal]
-    low, high = (part[f"{rate}{end}"] for end in ("_low", "_high"))
-    percents = zip(part[rate] * 100, low * 100, high * 100, strict=True)
-    text = [f"{value:.1f} ({below:.0f}-{above:.0f})" for value, below, above in percents]
-    names = ["data", "model", "attack", *(name for name in ("norm", "unit") if len(part[name].unique()) > 1)]
-    grid = part.assign(text=text).pivot_table(index=names, columns="eps", values="text", aggfunc="first", sort=False)
-    lines = [[*map(str, index), *line] for index, line in zip(grid.index, grid.fillna("").to_numpy(), strict=True)]
-    head = [*names, *(f"{eps:g}" for eps in grid.columns)]
-    return markdown_table(head, lines, numbers=len(grid.columns))
+    names = [name for name in NAMES if name in ("model", "attack") or len(set(part[name])) > 1]
+    sweep = sorted(part["eps"].unique())
+    rows = [
+        [*map(str, key), *_line(lines, rate, sweep, details=details)] for key, lines in part.groupby(names, sort=False)
+    ]
+    numbers = ["n"] * details + [f"{eps:g}" for eps in sweep] + ["passes", "invalid"] * details
+    return make_grid([*names, *numbers], rows, title=title, numeric=numbers)
 
 
-def table_markdown(table: pd.DataFrame) -> str:
-    """Return the whole table as Markdown: for each dataset and kind of eps accuracy, then targeted success."""
-    pages = []
+def _line(lines: pd.DataFrame, rate: str, sweep: list[float], *, details: bool) -> list[GridCell | str]:
+    """Return a rate at every eps of a sweep; passes are forward / backward per sample over all eps."""
+    by_eps = {line["eps"]: line for line in lines.to_dict("records")}
+    cells: list[GridCell | str] = [percent(by_eps[eps], rate) if eps in by_eps else "" for eps in sweep]
+    if not details:
+        return cells
+    passes = f"{lines['forwards'].sum():.1f} / {lines['backwards'].sum():.1f}"
+    return [str(lines["n"].max()), *cells, passes, str(lines["invalid"].sum())]
+
+
+def summary_grids(table: pd.DataFrame, *, details: bool = False) -> list[Grid]:
+    """Return the whole table for readers: for each dataset and threat model accuracy, then targeted success."""
+    grids = []
     for (data, norm, unit), part in table.groupby(["data", "norm", "unit"], sort=False):
         for goal in (goal for goal in MEASURES if goal in set(part["goal"])):
-            title = f"{data}: {MEASURES[goal][1].lower()} in % (Wilson 95 %), by eps ({norm}, {unit}):"
-            pages.append(f"{title}\n\n{markdown(part, goal)}")
-    return "\n".join(pages)
+            samples = " to ".join(str(n) for n in sorted({part["n"].min(), part["n"].max()}))
+            title = f"{data}: {MEASURES[goal][1].lower()} in % (n = {samples}, Wilson 95 %), by eps ({norm}, {unit}):"
+            grids.append(goal_grid(part, goal, title=title, details=details))
+    return grids
 
 
-def violations(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return how often each attack broke which rule on which model: one line per (model, attack, violation)."""
+def count_violations(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return how many rows of each attack are invalid, and why: one line per (model, attack, violation)."""
     if rows.empty:
-        return pd.DataFrame(columns=["model", "attack", "violation", "rows"])
-    broken = rows[~rows["valid"]]
-    counts = broken.groupby(["model", "attack", "violation"], sort=False).size()
-    return counts.rename("rows").reset_index()
+        return pd.DataFrame(columns=["model", "attack", "violation", "rows", "sentence"])
+    invalid = rows[~rows["valid"]]
+    counts = invalid.groupby(["model", "attack", "violation"], sort=False).size()
+    table = counts.rename("rows").reset_index()
+    return table.assign(sentence=table["violation"].map(describe_violation))
