@@ -1,4 +1,4 @@
-"""What the terminal shows: progress bars with the time left, summary tables, where things were written."""
+"""Progress bars of runs, trainings and downloads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import pandas as pd
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -22,13 +19,13 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table
 
 from robustcaps import training
+from robustcaps.cli.rendering import failure_line
 from robustcaps.data import download
 from robustcaps.execution import engines
 from robustcaps.execution.execute_cell import Outcome
-from robustcaps.suite.plan import Work
+from robustcaps.suite.cell import Cell
 
 
 def _bars(console: Console) -> Progress:
@@ -61,7 +58,7 @@ class _Bars:
         self.bars.update(self.loading_task, completed=done, total=total, visible=done < total)
 
 
-class RunBars(_Bars, engines.Listener):
+class RunBars(_Bars, engines.RunProgress):
     """Progress of a run: a bar for the whole, one for each cell at work, a line for each that ended."""
 
     def __init__(self, console: Console) -> None:
@@ -73,7 +70,7 @@ class RunBars(_Bars, engines.Listener):
 
     @property
     def training(self) -> TrainBars:
-        """A listener for the trainings that come before the cells, with its bars among these."""
+        """The progress of the trainings that come before the cells, with its bars among these."""
         return TrainBars(self.console, self.bars)
 
     def data_prepared(self, done: int, total: int) -> None:
@@ -87,7 +84,7 @@ class RunBars(_Bars, engines.Listener):
     def suite_started(self, name: str, number: int, count: int) -> None:
         self.console.rule(f"{escape(name)} ({number} of {count})", align="left")
 
-    def run_started(self, cells: Sequence[Work], finished: Sequence[Work]) -> None:
+    def run_started(self, cells: Sequence[Cell], finished: Sequence[Cell]) -> None:
         self.cells, self.done = (0, len(cells)), 0.0
         if self.overall is not None:
             self.bars.remove_task(self.overall)
@@ -97,13 +94,13 @@ class RunBars(_Bars, engines.Listener):
         if cells:
             self.overall = self.bars.add_task("all cells", total=sum(cell.work for cell in cells))
 
-    def cell_started(self, cell: Work) -> None:
-        self.tasks[cell.id] = self.bars.add_task(cell.label, total=cell.rows)
+    def cell_started(self, cell: Cell) -> None:
+        self.tasks[cell.id] = self.bars.add_task(cell.label, total=None)
 
-    def cell_moved(self, cell: Work, done: int) -> None:
-        self.bars.update(self.tasks[cell.id], completed=done)
+    def cell_advanced(self, cell: Cell, done: int, total: int) -> None:
+        self.bars.update(self.tasks[cell.id], completed=done, total=total)
         if self.overall is not None:
-            self.bars.update(self.overall, completed=self.done + cell.work * done / cell.rows)
+            self.bars.update(self.overall, completed=self.done + cell.work * done / total)
 
     def cell_ended(self, outcome: Outcome) -> None:
         cell = outcome.cell
@@ -118,16 +115,11 @@ class RunBars(_Bars, engines.Listener):
         self.console.print(f"{escape(count)} {line}", soft_wrap=True, highlight=False)
 
 
-def failure_line(outcome: Outcome) -> str:
-    """Return the name of a failure, its cell and its reason as one line, marked up."""
-    return f"[red]failed[/] ({outcome.violation}): {escape(f'{outcome.cell.label}: {outcome.reason}')}"
+EPOCH_METRICS = ("loss", "train_accuracy", "validation_accuracy", "robust_accuracy", "lr", "seconds")
+"""Columns of the training log that the line of an epoch shows."""
 
 
-SHOWN = ("loss", "train_accuracy", "validation_accuracy", "robust_accuracy", "lr", "seconds")
-"""What the line of an epoch shows of the log, beside how many classes are predicted."""
-
-
-class TrainBars(_Bars, training.Listener):
+class TrainBars(_Bars, training.TrainingProgress):
     """Progress of a training: one bar for all epochs, a line for each that ended."""
 
     def __init__(self, console: Console, bars: Progress | None = None) -> None:
@@ -152,7 +144,7 @@ class TrainBars(_Bars, training.Listener):
             self.bars.update(self.task, completed=(epoch - 1) * steps + step, description=description)
 
     def epoch_end(self, epoch: int, metrics: Mapping[str, float | str | None]) -> None:
-        known = {name: metrics[name] for name in SHOWN if metrics.get(name) is not None}
+        known = {name: metrics[name] for name in EPOCH_METRICS if metrics.get(name) is not None}
         shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in known.items())
         classes = len(str(metrics["predictions"]).split())
         shown += f", classes {metrics['predicted_classes']:.1f}/{classes}"
@@ -171,7 +163,7 @@ class TrainBars(_Bars, training.Listener):
         self.console.print(f"[yellow]warning[/]: {escape(message)}", soft_wrap=True)
 
 
-class DownloadBars(_Bars, download.Listener):
+class DownloadBars(_Bars, download.DownloadProgress):
     """Progress of a download: a bar with speed and time left for the file at work, a line for each that is there."""
 
     def __init__(self, console: Console) -> None:
@@ -186,7 +178,7 @@ class DownloadBars(_Bars, download.Listener):
     def put_aside(self, path: Path, aside: Path, problem: str) -> None:
         self._say(f"{path}: {problem}; it is kept as {aside.name}.")
 
-    def moved(self, name: str, done: int, total: int | None) -> None:
+    def advanced(self, name: str, done: int, total: int | None) -> None:
         if name not in self.tasks:  # what came before is no part of the speed
             self.tasks[name] = self.bars.add_task(name, completed=done)
         self.bars.update(self.tasks[name], completed=done, total=total)
@@ -201,105 +193,3 @@ class DownloadBars(_Bars, download.Listener):
 
     def _say(self, line: str) -> None:
         self.console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def show_summary(console: Console, table: pd.DataFrame) -> None:
-    """Print the summary: one line per (data, model, attack, goal, norm, unit), one column per eps."""
-    if table.empty:
-        return
-    for (data, norm, unit), part in table.groupby(["data", "norm", "unit"], sort=False):
-        for goal, rate in (("untargeted", "accuracy"), ("targeted", "success")):
-            chosen = part[part["goal"] == goal]
-            if not chosen.empty:
-                title = f"{data}: {rate} in % ({goal}), Wilson 95 % below; eps: {norm}, {unit}"
-                _print_whole(console, _rates(chosen, rate, title))
-
-
-def _rates(part: pd.DataFrame, rate: str, title: str) -> Table:
-    grid = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("model", "attack", "n"):
-        grid.add_column(name, justify="right" if name == "n" else "left", no_wrap=True)
-    sweep = sorted(part["eps"].unique())
-    for eps in sweep:
-        grid.add_column(f"{eps:g}", justify="right", no_wrap=True)
-    for (model, attack), line in part.groupby(["model", "attack"], sort=False):
-        by_eps = line.set_index("eps")
-        cells = [_share(by_eps.loc[eps], rate) if eps in by_eps.index else "" for eps in sweep]
-        grid.add_row(escape(str(model)), escape(str(attack)), str(line["n"].iloc[0]), *cells)
-    return grid
-
-
-def _print_whole(console: Console, grid: Table) -> None:
-    """Print a table without cutting numbers off: what is wider than the terminal is left to it to wrap."""
-    needed = Measurement.get(console, console.options.update(max_width=1000), grid).maximum
-    Console(file=console.file, width=max(needed, console.width), emoji=False).print(grid)
-
-
-def _share(line: pd.Series, rate: str) -> str:
-    low, high = 100 * line[f"{rate}_low"], 100 * line[f"{rate}_high"]
-    return f"{100 * line[rate]:.1f}\n[dim]{low:.0f}-{high:.0f}[/dim]"
-
-
-def show_violations(console: Console, counts: pd.DataFrame) -> None:
-    """Print which attack broke which rule how often; these rows count as not fooled."""
-    for line in counts.itertuples():
-        text = (
-            f"{line.attack} on {line.model}: {line.rows} rows are invalid ({line.violation}) and count as not fooled."
-        )
-        console.print(f"[yellow]warning[/]: {escape(text)}", soft_wrap=True)
-
-
-def show_findings(console: Console, findings: Sequence[str]) -> None:
-    """Print in words which model is more robust than which (McNemar's test, corrected by Holm)."""
-    for text in findings:
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
-
-
-def show_files(console: Console, files: Sequence[Path]) -> None:
-    """Print the paths of what was written."""
-    console.print("Written:")
-    for path in files:
-        console.print(f"  {path}", soft_wrap=True, highlight=False)
-
-
-def show_verdicts(console: Console, verdicts: pd.DataFrame) -> None:
-    """Print the verdicts of a run, a line each."""
-    if verdicts.empty:
-        return
-    title = "Can it be trusted? Robust accuracy in %, by the textbook attack and after the remedies"
-    grid = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in (
-        "data",
-        "model",
-        "diagnostic",
-        "eps",
-        "n",
-        "clean",
-        "naive",
-        "corrected",
-        "verdict",
-        "flagged (!: proof)",
-    ):
-        grid.add_column(name, justify="right" if name in ("eps", "n", "clean", "naive", "corrected") else "left")
-    for line in verdicts.to_dict("records"):
-        shares = ["" if pd.isna(line[name]) else f"{100 * line[name]:.1f}" for name in ("clean", "naive", "corrected")]
-        names = (escape(str(line[name])) for name in ("data", "model", "diagnostic"))
-        status = f"[{STATUS_COLOURS[line['status']]}]{line['status']}[/]"
-        grid.add_row(*names, f"{line['eps']:g}", str(line["n"]), *shares, status, escape(line["flagged"]))
-    _print_whole(console, grid)
-
-
-STATUS_COLOURS = {"trusted": "green", "suspicious": "yellow", "masked": "red"}
-
-
-def show_verdict(console: Console, summary: str, checks: pd.DataFrame) -> None:
-    """Print what every check saw, what to do about what was flagged, and the verdict."""
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("check", "flag", "what was seen", "what to do"):
-        grid.add_column(name, no_wrap=name in ("check", "flag"))
-    for line in checks.itertuples():
-        flag = "[red]proof[/]" if line.proof else "[yellow]sign[/]" if line.flagged else ""
-        remedy = str(line.remedy) if line.flagged else ""
-        grid.add_row(escape(str(line.check)), flag, escape(str(line.words)), escape(remedy))
-    console.print(grid)
-    console.print(summary, soft_wrap=True, highlight=False, markup=False)
