@@ -20,10 +20,11 @@ test-all: $(READY)       ## every test, and how often verdicts are right
 	$(PYTEST) -m "slow or not slow"
 	$(BIN)/python -m benchmarks.calibration
 
-lint: $(READY)           ## ruff and mypy
+lint: $(READY)           ## ruff, mypy, and the layers (import-linter)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 perf: $(READY)           ## speed and memory against the textbook, side by side in one run; the README shows its table
 	$(BIN)/python -m benchmarks.perf

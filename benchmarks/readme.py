@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from robustcaps.analysis.claims import glance_markdown
-from robustcaps.analysis.tables.summary import markdown
-from robustcaps.models.zoo import shipped
+from robustcaps.analysis.claims import claim_summary_markdown
+from robustcaps.analysis.tables.summary import goal_grid
+from robustcaps.models.zoo import shipped_cards
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,10 +24,10 @@ def results() -> str:
             "",
             "Accuracy under attack:",
             "",
-            markdown(table, "untargeted"),
+            goal_grid(table, "untargeted").markdown(),
             "Success of targeted attacks, mean over every target class, the true one included:",
             "",
-            markdown(table, "targeted"),
+            goal_grid(table, "targeted").markdown(),
             "![accuracy against eps](results/quick/figures/accuracy.png)",
             "![targeted success against eps](results/quick/figures/targeted.png)",
         ]
@@ -37,7 +37,7 @@ def results() -> str:
 def weights() -> str:
     """Return the shipped weights as a table."""
     lines = ["| data | model | parameters | test accuracy (Wilson 95 %) | made by |", "|---|---|---:|---|---|"]
-    for card in shipped():
+    for card in shipped_cards():
         low, high = (100 * end for end in card.interval)
         accuracy = f"{100 * card.accuracy:.2f} % ({low:.2f}-{high:.2f}, n = {card.n_test:,})"
         if card.robust_accuracy is not None:
@@ -56,7 +56,7 @@ def attacks() -> str:
     ]
     untargeted = table[table["goal"] == "untargeted"]
     for norm, part in untargeted.groupby("norm", sort=False):
-        parts += [f"eps in {norm}:", "", markdown(part, "untargeted")]
+        parts += [f"eps in {norm}:", "", goal_grid(part, "untargeted").markdown()]
     figures = {"accuracy against cost": "cost", "from which model to which": "transfer"}
     parts += [f"![{words}](results/all-attacks/figures/{name}.png)" for words, name in figures.items()]
     return "\n".join(parts)
@@ -105,7 +105,7 @@ def claims() -> str:
         "past the detector": "detect/figures/detection",
     }
     drawings = [f"![{words}](results/{name}.png)" for words, name in figures.items()]
-    found = glance_markdown(pd.read_csv(ROOT / "results" / "claims.csv"))
+    found = claim_summary_markdown(pd.read_csv(ROOT / "results" / "claims.csv"))
     return "\n".join([found, "The evidence of each is in [results/claims.md](results/claims.md).", "", *drawings])
 
 

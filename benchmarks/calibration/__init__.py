@@ -1,1 +1,1 @@
-"""How far verdicts can be believed: models whose label is known and proven, and how many of them are judged right."""
+"""Calibration of the verdicts: how many models with a known, proven label are diagnosed correctly."""

@@ -55,10 +55,10 @@ def costs(images: int = IMAGES) -> Iterator[Cost]:
     """
     model = rc.load_model("cnn", data="toys", device="cpu")
     data = rc.load_data("toys", limit=images)
-    yield _ours("fgsm", rc.load_attack("fgsm", loss="plain-ce", eps=SWEEP), model, data)
+    yield _ours("fgsm", rc.load_attack("fgsm", loss="ce", eps=SWEEP), model, data)
     yield _theirs("fgsm", "torchattacks", _torchattacks_fgsm, model, data)
     yield _theirs("fgsm", "foolbox", _foolbox(FOOLBOX.attacks.LinfFastGradientAttack()), model, data)
-    bim = {"use": "bim", "loss": "plain-ce", "steps": STEPS, "step": 2 / STEPS}
+    bim = {"use": "bim", "loss": "ce", "steps": STEPS, "step": 2 / STEPS}
     yield _ours("bim", rc.load_attack("worst-case", attacks=[bim], eps=SWEEP), model, data)
     yield _theirs("bim", "torchattacks", _torchattacks_bim, model, data)
     theirs = FOOLBOX.attacks.LinfBasicIterativeAttack(rel_stepsize=2 / STEPS, steps=STEPS)

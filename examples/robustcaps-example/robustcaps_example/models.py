@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+import robustcaps as rc
+
 
 class TemplateMatcher(nn.Module):
     """Bars at `classes` heights: the logit of a class is how bright its rows are."""
@@ -20,6 +22,7 @@ class TemplateMatcher(nn.Module):
         return self.sharpness * images.mean((1, 3)) @ self.templates.T
 
 
+@rc.model("example-template", pretrained=True)  # it needs no training, so it may be attacked as it is built
 def template_matcher(*, classes: int, channels: int, size: int, sharpness: float = 10.0) -> nn.Module:
     """Compares the brightness of bands; needs no training."""
     return TemplateMatcher(classes, size, sharpness)
