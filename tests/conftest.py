@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from robustcaps.data.base import Data
-from robustcaps.registry import ATTACKS, DATASETS, DIAGNOSTICS, MODELS, Registry
+from robustcaps.registry import ATTACKS, DATASETS, DIAGNOSTICS, KINDS, MODELS, Registry
 
 # Virtual machines may promise AMX and not have it. oneDNN reads this once, when it first computes, in whichever test.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -37,7 +37,7 @@ def dots(*, split, limit, data_dir, progress, classes: int = 3):
     return rc.Data(images[:limit], labels[:limit], names, name="dots", split=split)
 
 
-@rc.model("levels")
+@rc.model("levels", pretrained=True)
 def levels(*, classes, channels, size, sharpness: float = 40.0):
     """Tells the classes of 'dots' by their brightness."""
     1 / sharpness
@@ -114,7 +114,7 @@ def suite(tmp_path: Path) -> Path:
 @pytest.fixture
 def registries() -> Iterator[None]:
     """What a test registers in this process is forgotten after it."""
-    kinds: tuple[Registry[Any], ...] = (ATTACKS, DATASETS, DIAGNOSTICS, MODELS)
+    kinds: tuple[Registry[Any], ...] = (ATTACKS, DATASETS, DIAGNOSTICS, KINDS, MODELS)
     before = [(kind.names("loaded"), dict(kind._entries))[1] for kind in kinds]
     yield
     for kind, entries in zip(kinds, before, strict=True):

@@ -75,4 +75,4 @@ def test_our_sweeps_take_the_passes_that_the_readme_says_and_leave_what_others_l
 def test_the_number_of_adapted_attacks_is_right():
     adapters = pytest.importorskip("robustcaps.attacks.adapters.torchattacks_attacks")
     others = pytest.importorskip("robustcaps.attacks.adapters.foolbox_attacks")
-    assert f"| {len(adapters.NATIVE) + len(others.NATIVE)} attacks of these libraries" in README
+    assert f"| {len(adapters.ATTACK_SPECS) + len(others.ATTACK_SPECS)} attacks of these libraries" in README

@@ -16,18 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from robustcaps.data.base import Data
-from robustcaps.models.base import Classifier, Reading, Recipe
+from robustcaps.models.base import Classifier, ClassifierOutput, TrainingRecipe
 from robustcaps.registry import DATASETS, MODELS
-from robustcaps.training import Listener, train
+from robustcaps.training import TrainingProgress, train
 
 SIDE, SIZE, CLASSES = 12, 8, 3
-RECIPE = Recipe(epochs=4, batch_size=16, lr=0.02, warmup_steps=3, clip=5.0)
+RECIPE = TrainingRecipe(epochs=4, batch_size=16, lr=0.02, warmup_steps=3, clip=5.0)
 
 
 class Tiny(Classifier):
     """Dropout, batch norm (with its counters) and a linear layer: everything random or stateful that training has."""
 
-    recipe: ClassVar[Recipe] = RECIPE
+    recipe: ClassVar[TrainingRecipe] = RECIPE
 
     def __init__(self, *, width: int, fault: str, classes: int, channels: int, size: int) -> None:
         super().__init__(classes=classes, channels=channels, size=size)
@@ -43,9 +43,9 @@ class Tiny(Classifier):
         favourite = torch.eye(classes)[1] * 1e6 * (fault == "collapse")
         self.register_buffer("favourite", favourite, persistent=False)
 
-    def read(self, images: Tensor) -> Reading:
+    def classify(self, images: Tensor) -> ClassifierOutput:
         logits = self.layers(images) + self.favourite
-        return Reading(logits=logits, scores=logits.softmax(dim=1))
+        return ClassifierOutput(logits=logits, scores=logits.softmax(dim=1))
 
     def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:
         assert images.shape[1:] == (self.channels, self.size, self.size)
@@ -117,7 +117,7 @@ def register() -> None:
         DATASETS.add(name, dataset)
 
 
-class KillAt(Listener):
+class KillAt(TrainingProgress):
     """Ends the process as `kill -9` does, at a step of an epoch."""
 
     def __init__(self, epoch: int, step: int) -> None:
@@ -130,4 +130,4 @@ class KillAt(Listener):
 
 if __name__ == "__main__":
     register()
-    train("tiny", data="bars", out=Path(sys.argv[1]), listener=KillAt(int(sys.argv[2]), int(sys.argv[3])))
+    train("tiny", data="bars", out=Path(sys.argv[1]), progress=KillAt(int(sys.argv[2]), int(sys.argv[3])))

@@ -7,9 +7,10 @@ import json
 import pandas as pd
 import pytest
 
-from robustcaps.analysis.collection import parts_of, write_overview
+import robustcaps as rc
+from robustcaps.analysis.collection import CollectionResults, all_results, load_results, write_collection
+from robustcaps.analysis.results import Results
 from robustcaps.errors import UserError
-from robustcaps.execution.runner import run
 from robustcaps.suite.spec import is_collection, load_collection
 
 SUITE = """
@@ -41,14 +42,14 @@ def collection(tmp_path):
 
 
 def test_a_collection_is_run_suite_by_suite(registries, collection, plugin, tmp_path):
-    result = run(collection, tmp_path / "o", plugins=[plugin])
+    result = rc.run(collection, tmp_path / "o", plugins=[plugin])
     assert [part.out.name for part in result.parts] == ["one", "two"]
     assert result.computed == 4 and result.reused == 0 and not result.failures
     assert set(result.table["suite"]) == {"one", "two"}
     for name in ("one", "two"):
-        alone = run(collection.parent / f"{name}.toml", tmp_path / f"{name}-alone", plugins=[plugin])
+        alone = rc.run(collection.parent / f"{name}.toml", tmp_path / f"{name}-alone", plugins=[plugin])
         pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "o" / name / "table.csv"), pd.read_csv(alone.files[0]))
-    again = run(collection, tmp_path / "o", plugins=[plugin])
+    again = rc.run(collection, tmp_path / "o", plugins=[plugin])
     assert again.computed == 0 and again.reused == 4
 
 
@@ -85,7 +86,7 @@ MISTAKES = {
         r"bad\.toml: attacks\[0\]\.use: unknown attack 'fgms'",
     ),
     "no such suite": ('suites = ["one.toml", "none.toml"]', r"none\.toml: no such suite file"),
-    "the same twice": ('suites = ["one.toml", "one.toml"]', r"two of them are called 'one'"),
+    "the same twice": ('suites = ["one.toml", "one.toml"]', r"two suites are called 'one'"),
     "none": ("suites = []", r"suites: list should have at least 1 item"),
     "models beside suites": ('suites = ["one.toml"]\nmodels = []', r"unknown key 'models'"),
 }
@@ -96,17 +97,45 @@ def test_mistakes_are_named_before_anything_is_run(registries, collection, plugi
     (collection.parent / "bad.toml").write_text(SUITE.format(title="", attack="fgms"))
     collection.write_text(content)
     with pytest.raises(UserError, match=words):
-        run(collection, tmp_path / "o", plugins=[plugin])
+        rc.run(collection, tmp_path / "o", plugins=[plugin])
     assert not (tmp_path / "o").exists()
 
 
-def test_a_suite_is_a_collection_of_one(suite, tmp_path):
+def test_a_suite_without_results_leaves_the_overview_of_the_others(registries, collection, plugin, tmp_path):
+    """Claims are judged by a suite called 'attacks'; here none of its cells is finished."""
+    (collection.parent / "attacks.toml").write_text(SUITE.format(title="All fail", attack="broken"))
+    collection.write_text('suites = ["attacks.toml", "two.toml"]')
+    result = rc.run(collection, tmp_path / "o", plugins=[plugin])
+    assert [part.results is None for part in result.parts] == [True, False] and len(result.failures) == 2
+    assert "All fail" in (tmp_path / "o" / "report.html").read_text()
+
+
+def test_results_of_a_collection_are_those_of_its_suites(registries, collection, plugin, tmp_path):
+    rc.run(collection, tmp_path / "o", plugins=[plugin])
+    results = load_results(tmp_path / "o")
+    assert isinstance(results, CollectionResults) and results.record["title"] == "Both"
+    assert list(results.suites) == ["one", "two"] and all_results(results) == list(results.suites.values())
+    for name, each in results.suites.items():
+        pd.testing.assert_frame_equal(each.table, Results(tmp_path / "o" / name).table)
+    assert results.claims.empty and results.write_overview() == [tmp_path / "o" / "report.html"]
+
+
+def test_a_suite_is_a_collection_of_one(registries, suite, plugin, tmp_path):
     assert load_collection(suite).suites == [suite] and not is_collection(suite)
-    assert parts_of(tmp_path) == [tmp_path] and write_overview(tmp_path) == []
+    rc.run(suite, tmp_path / "o", plugins=[plugin])
+    results = load_results(str(tmp_path / "o"))
+    assert isinstance(results, Results) and all_results(results) == [results]
+    assert not (tmp_path / "o" / "collection.json").exists()
 
 
 def test_a_damaged_record_is_named(tmp_path):
-    for content in ("{", json.dumps({"name": "x"})):
+    for content in ("{", json.dumps({"name": "x"}), "[]"):
         (tmp_path / "collection.json").write_text(content)
         with pytest.raises(UserError, match=r"collection\.json"):
-            parts_of(tmp_path)
+            load_results(tmp_path)
+
+
+def test_a_suite_of_a_collection_that_is_gone_is_named(tmp_path):
+    write_collection(tmp_path, "both", "Both", ["one"])
+    with pytest.raises(UserError, match=r"one/run\.json: no such file"):
+        load_results(tmp_path)

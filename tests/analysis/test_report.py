@@ -7,9 +7,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from robustcaps.analysis.results import write_report
-from robustcaps.errors import UserError
-
 NASTY = "<script>alert('x')</script> & \"co\""
 
 
@@ -53,8 +50,3 @@ def test_a_browser_shows_the_page(report, tmp_path):
     command = ["chromium", *flags, "--dump-dom", report.as_uri()]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     assert "Accuracy under attack" in shown and shown.count("<svg") == 4 and "<script" not in shown
-
-
-def test_a_folder_without_a_run_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"run\.json: no such file"):
-        write_report(tmp_path)

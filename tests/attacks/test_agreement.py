@@ -1,4 +1,4 @@
-"""Natives beside the same attacks of torchattacks and foolbox, on a shipped network with the same settings.
+"""Built-in attacks compared with those of torchattacks and foolbox, on a shipped network with the same settings.
 
 In float64, since a pixel whose gradient is all but zero would take another sign in another order of float32 sums.
 Differences in definition:
@@ -36,10 +36,10 @@ def images_and_labels(model, limit):
     return images[right], data.labels[right]
 
 
-def native(attack, model, images, labels):
-    (proposal,) = attack.sweep(model, images, rc.Untargeted(labels), attack.budgets)
-    assert proposal.violations == [""] * len(images)
-    return proposal.images
+def spec(attack, model, images, labels):
+    (batch,) = attack.sweep(model, images, rc.Untargeted(labels), attack.budgets)
+    assert batch.violations == [None] * len(images)
+    return batch.images
 
 
 def of_foolbox(attack, eps=None):
@@ -80,7 +80,7 @@ def test_the_same_images(model, case):
     (name, eps, norm, options), theirs = SAME[case]
     precise = copy.deepcopy(model).double()
     images, labels = images_and_labels(precise, 24)
-    mine = native(rc.load_attack(name, eps=eps, norm=norm, **options), precise, images, labels)
+    mine = spec(rc.load_attack(name, eps=eps, norm=norm, **options), precise, images, labels)
     expected = theirs(precise, images, labels)
     assert (expected - images).abs().max() > 1e-3
     assert torch.allclose(mine, expected, rtol=0, atol=1e-5)
@@ -91,10 +91,10 @@ def test_the_same_images_towards_a_target(model):
     images, labels = images_and_labels(precise, 24)
     targets = (labels + 1) % 5
     attack = rc.load_attack("bim", eps=EPS_L2, norm="l2", **OURS)
-    (proposal,) = attack.sweep(precise, images, rc.Targeted(targets), attack.budgets)
-    wish = foolbox.criteria.TargetedMisclassification(targets)
-    expected = of_foolbox(foolbox.attacks.L2BasicIterativeAttack(**FOOLBOX), EPS_L2)(precise, images, wish)
-    assert torch.allclose(proposal.images, expected, rtol=0, atol=1e-5)
+    (batch,) = attack.sweep(precise, images, rc.Targeted(targets), attack.budgets)
+    criterion = foolbox.criteria.TargetedMisclassification(targets)
+    expected = of_foolbox(foolbox.attacks.L2BasicIterativeAttack(**FOOLBOX), EPS_L2)(precise, images, criterion)
+    assert torch.allclose(batch.images, expected, rtol=0, atol=1e-5)
 
 
 APGD = {"steps": 20, "eps": 0.015}
@@ -127,7 +127,7 @@ def test_as_strong(model, case, limit):
     """The accuracy left differs by less than a point on many samples, and by no more than two of a few samples."""
     (name, eps, norm, options), theirs = AS_STRONG[case]
     images, labels = images_and_labels(model, limit)
-    mine = native(rc.load_attack(name, eps=eps, norm=norm, **options), model, images, labels)
+    mine = spec(rc.load_attack(name, eps=eps, norm=norm, **options), model, images, labels)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         expected = theirs(model, images, labels)
@@ -139,7 +139,7 @@ def test_as_strong(model, case, limit):
 @pytest.mark.parametrize("limit", [12, pytest.param(230, marks=pytest.mark.slow)])
 def test_carlini_and_wagner_find_images_as_close(model, limit):
     images, labels = images_and_labels(model, limit)
-    mine = native(rc.load_attack("cw", eps=100.0, norm="l2", steps=60, search_steps=5), model, images, labels)
+    mine = spec(rc.load_attack("cw", eps=100.0, norm="l2", steps=60, search_steps=5), model, images, labels)
     options = {"steps": 60, "binary_search_steps": 5, "stepsize": 0.01, "initial_const": 0.1}
     theirs = of_foolbox(foolbox.attacks.L2CarliniWagnerAttack(**options))(model, images, labels)
     assert robust_share(model, mine, labels) == robust_share(model, theirs, labels) == 0.0

@@ -8,8 +8,8 @@ import torch
 
 import robustcaps as rc
 from robustcaps.attacks import load_attack
-from robustcaps.attacks.budgets import Budget, budgets
-from robustcaps.attacks.goals import Aim
+from robustcaps.attacks.budgets import Budget, make_budgets
+from robustcaps.attacks.goals import GoalSpec
 from robustcaps.errors import UserError
 from robustcaps.utils.sample_random import Draws
 
@@ -18,7 +18,7 @@ MISTAKES = [
     ({"use": "bim", "eps": 0.1, "stpes": 3}, "unknown option 'stpes'. Did you mean 'steps'?"),
     ({"use": "bim", "epss": 0.1}, "unknown option 'epss'. Did you mean 'eps'?"),
     ({"use": "bim", "eps": 0.1, "steps": 0}, "steps: input should be greater than or equal to 1 (given: 0)"),
-    ({"use": "bim", "eps": 0.1, "loss": "hinge"}, "loss: input should be 'ce'"),
+    ({"use": "bim", "eps": 0.1, "loss": "hinge"}, "loss: input should be 'log-odds', 'ce'"),
     ({"use": "bim"}, "eps: missing"),
     ({"use": "bim", "eps": []}, "eps: the list is empty"),
     ({"use": "bim", "eps": -0.1}, "eps: must not be negative"),
@@ -43,18 +43,18 @@ def test_mistakes_are_named_with_the_choices(words, message):
 
 def test_targets_are_checked_against_the_classes():
     names = ("cat", "dog")
-    assert Aim("targeted", "dog").targets(names) == [1]
-    assert Aim("targeted", "every").targets(names) == [0, 1]
+    assert GoalSpec("targeted", "dog").targets(names) == [1]
+    assert GoalSpec("targeted", "every").targets(names) == [0, 1]
     with pytest.raises(UserError, match=r"unknown class 'dgo'\. Did you mean 'dog'\?"):
-        Aim("targeted", "dgo").targets(names)
+        GoalSpec("targeted", "dgo").targets(names)
     with pytest.raises(UserError, match=r"class 2 is not in 0\.\.1"):
-        Aim("targeted", 2).targets(names)
+        GoalSpec("targeted", 2).targets(names)
 
 
 def test_budgets_are_sorted_and_unique():
-    assert [budget.eps for budget in budgets([0.2, 0.1, 0.2])] == [0.1, 0.2]
+    assert [budget.eps for budget in make_budgets([0.2, 0.1, 0.2])] == [0.1, 0.2]
     for number in (np.float32(0.5), np.array(0.5), torch.tensor(0.5), np.array([0.5]), torch.tensor([0.5])):
-        assert budgets(number) == (Budget(0.5),)
+        assert make_budgets(number) == (Budget(0.5),)
     assert Budget(0.5, unit="std").radius(torch.zeros(2, 1, 3, 3)).flatten().tolist() == [0, 0]
 
 
@@ -67,11 +67,11 @@ def test_the_plugin_of_the_readme_equals_the_native_attack(network, network_data
         return (images + eps * grad.sign()).clamp(0, 1)
 
     mine = rc.evaluate(network, network_data, rc.load_attack("my-fgsm", eps=[0.01, 0.1]))
-    native = rc.evaluate(network, network_data, rc.load_attack("fgsm", eps=[0.01, 0.1]))
+    spec = rc.evaluate(network, network_data, rc.load_attack("fgsm", eps=[0.01, 0.1]))
     columns = ["index", "eps", "adv_pred", "fooled", "valid", "linf"]
-    assert mine[columns].equals(native[columns])
+    assert mine[columns].equals(spec[columns])
     assert mine["valid"].all()
-    assert (mine["backwards"].sum(), native["backwards"].sum()) == (2 * 32, 32)
+    assert (mine["backwards"].sum(), spec["backwards"].sum()) == (2 * 32, 32)
     assert "my-fgsm" in rc.list_attacks("my-*")
 
 
@@ -89,7 +89,7 @@ def test_a_function_plugin_has_typed_options_and_its_own_draws(network, network_
     assert rows["valid"].all() and 0 < rows["linf"].max() <= 0.05 + 1e-6
     with pytest.raises(UserError, match="strength: input should be a valid number"):
         rc.load_attack("jitter", eps=0.1, strength="lots")
-    with pytest.raises(UserError, match="'jitter' cannot be targeted"):
+    with pytest.raises(UserError, match="'jitter' does not support targeted goals"):
         rc.load_attack("jitter", eps=0.1, goal="targeted")
     rc.attack("jitter")(jitter)  # a notebook cell that is run again
     jitter.__module__ = "another"
@@ -100,14 +100,14 @@ def test_a_function_plugin_has_typed_options_and_its_own_draws(network, network_
 def test_a_sweep_on_a_plain_module_yields_one_checked_proposal_per_budget(network, network_data):
     attack = load_attack("pgd", eps=[0.01, 0.1])
     images, goal = network_data.images, rc.Untargeted(network_data.labels)
-    proposals = list(attack.sweep(network, images, goal, attack.budgets))
-    assert [proposal.budget.eps for proposal in proposals] == [0.01, 0.1]
-    for proposal in proposals:
-        assert proposal.violations == [""] * len(images)
-        assert (proposal.images - images).abs().max() <= proposal.budget.eps + 1e-6
-        fooled = goal.reached(network(proposal.images).argmax(1))
+    batches = list(attack.sweep(network, images, goal, attack.budgets))
+    assert [batch.budget.eps for batch in batches] == [0.01, 0.1]
+    for batch in batches:
+        assert batch.violations == [None] * len(images)
+        assert (batch.images - images).abs().max() <= batch.budget.eps + 1e-6
+        fooled = goal.reached(network(batch.images).argmax(1))
         rows = rc.evaluate(network, network_data, attack)
-        assert fooled.tolist() == rows[rows["eps"] == proposal.budget.eps]["fooled"].tolist()
+        assert fooled.tolist() == rows[rows["eps"] == batch.budget.eps]["fooled"].tolist()
 
 
 def test_a_subclass_is_an_attack_without_being_registered(network, network_data):
@@ -115,7 +115,7 @@ def test_a_subclass_is_an_attack_without_being_registered(network, network_data)
         def run(self, model, images, goal, budget, draws):
             return images + budget.radius(images) * (0.5 - images).sign()
 
-    rows = rc.evaluate(network, network_data, Grey().at(eps=[0.01, 0.02]))
+    rows = rc.evaluate(network, network_data, Grey().configure(eps=[0.01, 0.02]))
     assert rows["valid"].all() and set(rows["attack"]) == {"Grey"} and len(rows) == 2 * len(network_data)
     with pytest.raises(UserError, match="attack 'Grey' has no budget"):
         rc.evaluate(network, network_data, Grey())
@@ -125,13 +125,13 @@ def test_a_target_can_be_the_least_likely_or_a_random_class():
     labels = torch.tensor([0, 1, 2, 0])
     logits = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 1.0], [1.0, -2.0, 4.0], [2.0, 1.0, 0.0]])
     names, draws = ("a", "b", "c"), Draws(0, torch.arange(4))
-    ((targets, goal),) = Aim("targeted", "least-likely").goals(labels, names, logits, draws)
+    ((targets, goal),) = GoalSpec("targeted", "least-likely").resolve(labels, names, logits, draws)
     assert targets.tolist() == [1, 0, 1, 2] and torch.equal(goal.classes, targets)
     many = Draws(0, torch.arange(300))
-    ((targets, _),) = Aim("targeted", "random").goals(labels.repeat(75), names, logits.repeat(75, 1), many)
+    ((targets, _),) = GoalSpec("targeted", "random").resolve(labels.repeat(75), names, logits.repeat(75, 1), many)
     assert not bool((targets == labels.repeat(75)).any())
     assert torch.bincount(targets).min() > 60
-    ((again, _),) = Aim("targeted", "random").goals(labels, names, logits, many.select(torch.arange(4)))
+    ((again, _),) = GoalSpec("targeted", "random").resolve(labels, names, logits, many.select(torch.arange(4)))
     assert torch.equal(again, targets[:4])  # whatever the batch
 
 

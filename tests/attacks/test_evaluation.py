@@ -62,7 +62,7 @@ class Constant(nn.Module):
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        (lambda x: x.flatten(1)[:, :2], "answers with 2 classes, but the data has 3"),
+        (lambda x: x.flatten(1)[:, :2], "the model has 2 classes, but the data has 3"),
         (lambda x: x.flatten(1)[:, :3] * torch.nan, "not finite on 37 of 37 clean images"),
         (lambda x: x.flatten(1).sum(), r"must return logits \(37, classes\)"),
         (lambda x: x.flatten(1)[:5, :3], r"must return logits \(37, classes\)"),
@@ -96,11 +96,11 @@ def test_a_model_that_breaks_under_attack_is_fooled_not_robust(network_data):
     [
         (torch.rand(3, 8, 8), torch.zeros(3).long(), "images must be float32"),
         (torch.rand(3, 1, 8, 8).double(), torch.zeros(3).long(), "images must be float32"),
-        (torch.rand(3, 1, 8, 8) * 255, torch.zeros(3).long(), r"lie in \[0, 1\]"),
+        (torch.rand(3, 1, 8, 8) * 255, torch.zeros(3).long(), r"in \[0, 1\]"),
         (torch.full((3, 1, 8, 8), torch.nan), torch.zeros(3).long(), "finite"),
         (torch.rand(3, 1, 8, 8), torch.zeros(2).long(), "labels must be int64"),
         (torch.rand(3, 1, 8, 8), torch.zeros(3), "labels must be int64"),
-        (torch.rand(3, 1, 8, 8), torch.tensor([0, -1, 2]), r"labels must lie in 0\.\.2"),
+        (torch.rand(3, 1, 8, 8), torch.tensor([0, -1, 2]), r"labels must be in 0\.\.2"),
         (torch.rand(0, 1, 8, 8), torch.zeros(0).long(), "no images"),
     ],
 )

@@ -159,7 +159,7 @@ def test_cheats_are_caught_by_name_and_change_nothing(network, network_data, che
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     logits = network(network_data.images)
     generators = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
-    rows = evaluate(network, network_data, FunctionAttack(cheat, {}).at([0.1, 0.2]), batch_size=10)
+    rows = evaluate(network, network_data, FunctionAttack(cheat, {}).configure([0.1, 0.2]), batch_size=10)
     attacked = rows[rows["clean_pred"] == rows["label"]]
     assert set(attacked["violation"]) == {violation}
     assert not attacked["valid"].any() and not attacked["fooled"].any()
@@ -176,11 +176,11 @@ def test_cheats_are_caught_by_name_and_change_nothing(network, network_data, che
 
 def test_one_bad_sample_does_not_spoil_the_others(network, network_data):
     def mixed(model, images, labels, eps):
-        proposal = noisy(images)
-        proposal[::2] = 1 - images[::2]
-        return proposal
+        adversarial = noisy(images)
+        adversarial[::2] = 1 - images[::2]
+        return adversarial
 
-    rows = evaluate(network, network_data, FunctionAttack(mixed, {}).at(0.1))
+    rows = evaluate(network, network_data, FunctionAttack(mixed, {}).configure(0.1))
     attacked = rows[rows["clean_pred"] == rows["label"]]
     assert attacked["violation"].tolist() == [
         "outside-ball" if place % 2 == 0 else "" for place in range(len(attacked))
@@ -192,7 +192,7 @@ def test_rounding_is_no_violation(network, network_data):
     def exact(model, images, labels, eps):
         return images + eps * torch.sign(0.5 - images)
 
-    assert evaluate(network, network_data, FunctionAttack(exact, {}).at([0.1, 1 / 3, 0.5]))["valid"].all()
+    assert evaluate(network, network_data, FunctionAttack(exact, {}).configure([0.1, 1 / 3, 0.5]))["valid"].all()
 
 
 def test_gradients_left_on_parameters_are_no_violation(network, network_data):
@@ -201,8 +201,8 @@ def test_gradients_left_on_parameters_are_no_violation(network, network_data):
         F.cross_entropy(model(images), labels).backward()
         return (images + eps * images.grad.sign()).clamp(0, 1)
 
-    together = evaluate(network, network_data, FunctionAttack(backward, {}).at([0.05, 0.1]))
-    alone = evaluate(network, network_data, FunctionAttack(backward, {}).at(0.1))
+    together = evaluate(network, network_data, FunctionAttack(backward, {}).configure([0.05, 0.1]))
+    alone = evaluate(network, network_data, FunctionAttack(backward, {}).configure(0.1))
     assert together["valid"].all()
     assert together[together["eps"] == 0.1]["l2"].tolist() == alone["l2"].tolist()  # no gradient is added to the next
 

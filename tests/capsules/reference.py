@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from robustcaps.capsules.routing.em import WHOLE
+from robustcaps.capsules.routing.em import SHARE_EPS
 
 Array = npt.NDArray[np.float64]
 Child = tuple[int, int]
@@ -139,7 +139,7 @@ def logit(j: Parent, parents: dict[Parent, Gaussian], rules: Rules, scale: float
     """The activation of one parent before the logistic."""
     parent, (_, kind) = parents[j], j
     if rules.activation == "mixture":
-        everything = (1 + WHOLE) * sum(other.support for other in parents.values())
+        everything = (1 + SHARE_EPS) * sum(other.support for other in parents.values())
         return math.log(parent.support / (everything - parent.support))
     votes = parent.support if rules.activation == "cost" else 1.0
     cost = sum((rules.beta_u[kind] + math.log(math.sqrt(variance))) * votes for variance in parent.variance)

@@ -16,7 +16,7 @@ from robustcaps.capsules.routing import (
     convolution,
     e_step,
     em,
-    everywhere,
+    fully_connected,
     m_step,
     matrix_votes,
     parent_logits,
@@ -169,8 +169,8 @@ def test_a_parent_without_children_is_at_zero(offsets):
 def test_shared_transforms_and_offsets():
     layer = make_layer((2, 2, 1), shared=True, offsets=True)
     assert layer.offsets is not None
-    votes = matrix_votes(layer.poses, layer.transforms, everywhere(4), layer.offsets)
-    plain = matrix_votes(layer.poses, layer.transforms.expand(4, -1, -1, -1, -1), everywhere(4))
+    votes = matrix_votes(layer.poses, layer.transforms, fully_connected(4), layer.offsets)
+    plain = matrix_votes(layer.poses, layer.transforms.expand(4, -1, -1, -1, -1), fully_connected(4))
     assert votes.shape == (2, 1, 3, 8, 16)
     torch.testing.assert_close(votes - plain, layer.offsets.repeat_interleave(2, dim=0).expand_as(plain))
 
@@ -208,7 +208,7 @@ def test_logits_of_two_known_parents(spread, activation):
     expected = {
         "cost": [0.1 * (2 - 3 * 16 * (0.25 + log_sigma)), 0.1 * (-1 - 16 * (0.5 + log_sigma))],
         "mean-cost": [0.1 * (2 - 16 * (0.25 + log_sigma)), 0.1 * (-1 - 16 * (0.5 + log_sigma))],
-        "mixture": [np.log(0.75 / (0.25 + em.WHOLE)), np.log(0.25 / (0.75 + em.WHOLE))],
+        "mixture": [np.log(0.75 / (0.25 + em.SHARE_EPS)), np.log(0.25 / (0.75 + em.SHARE_EPS))],
     }
     assert logits == pytest.approx(expected[activation], abs=1e-6)
 
@@ -217,7 +217,7 @@ def test_logits_of_two_known_parents(spread, activation):
 def test_mixture_activations_are_shares_of_the_layer(grid):
     routed = make_layer(grid, activation="mixture").route()
     shares = routed.support / routed.support.sum(dim=(1, 2), keepdim=True)
-    torch.testing.assert_close(routed.activations, shares / (1 + em.WHOLE))
+    torch.testing.assert_close(routed.activations, shares / (1 + em.SHARE_EPS))
 
 
 def test_assignments_follow_the_normal_density():
@@ -231,7 +231,7 @@ def test_assignments_follow_the_normal_density():
         support=torch.ones(1, 1, 2),
     )
     squares = (vote - mu).square().view(1, 1, 2, 1, 1).expand(1, 1, 2, 1, 16)
-    R = e_step(squares, parents, everywhere(1)).flatten()
+    R = e_step(squares, parents, fully_connected(1)).flatten()
     expected = logits.sigmoid().log() + 16 * torch.distributions.Normal(mu, variance.sqrt()).log_prob(vote)
     torch.testing.assert_close(R, expected.softmax(dim=0))
 
@@ -250,7 +250,7 @@ def test_vanishing_equal_variances_give_a_step_of_k_means(seed, parents, childre
         gaussians = Routed(
             means[None, None], torch.zeros(1, 1, parents), squares[..., 0, :] * 0 + variance, means[:, 0]
         )
-        return e_step(squares, gaussians, everywhere(children))
+        return e_step(squares, gaussians, fully_connected(children))
 
     hard = torch.nn.functional.one_hot(nearest, parents).T.double()
     errors = [(assignments(variance)[0, 0] - hard).abs().max().item() for variance in (1.0, 1e-2, 1e-9)]
@@ -296,7 +296,7 @@ def test_agreement_far_from_zero_survives_float32(mean, deviation, activation):
         prices = {"beta_a": beta.to(dtype), "beta_u": beta.to(dtype)}
         scales = torch.full((3,), 0.05, dtype=dtype)
         rules = {"inverse_temperature": scales, "variance_floor": 1e-8, "activation": activation}
-        return route_votes(votes.to(dtype), activations.to(dtype), everywhere(20), **prices, **rules).activations
+        return route_votes(votes.to(dtype), activations.to(dtype), fully_connected(20), **prices, **rules).activations
 
     close = {"rtol": 0, "atol": 0.01, "check_dtype": False}
     torch.testing.assert_close(activation_in(torch.float32), activation_in(torch.float64), **close)
@@ -366,7 +366,7 @@ def test_the_order_of_child_and_parent_types_is_only_a_name(children, parents, a
 def test_routing_in_parts_changes_nothing(n, monkeypatch):
     layer = make_layer((4, 3, 1), n=n)
     whole = layer.route()
-    monkeypatch.setattr(em, "CPU_VOTES", 1)
+    monkeypatch.setattr(em, "MAX_CPU_VOTES", 1)
     parts = layer.route()
     assert whole.poses.shape == (n, 4, 3, 16)
     torch.testing.assert_close(parts.poses, whole.poses)

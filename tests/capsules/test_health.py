@@ -47,7 +47,7 @@ def test_vital_signs_do_not_depend_on_how_many_images_there_are():
     model = build_model("matrix-capsnet", classes=3, channels=1, size=17, filters=4, types=(2, 3, 3)).eval()
     assert isinstance(model, Classifier)
     images = torch.rand(5, 1, 17, 17, generator=torch.Generator().manual_seed(0))
-    alone = [model.vital_signs(image[None]) for image in images]
-    for name, value in model.vital_signs(images).items():
+    alone = [model.health_metrics(image[None]) for image in images]
+    for name, value in model.health_metrics(images).items():
         values = [signs[name] for signs in alone]
         assert value == pytest.approx(min(values) if name.endswith("_min") else sum(values) / 5, rel=1e-5)

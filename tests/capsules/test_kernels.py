@@ -21,8 +21,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from robustcaps.capsules.kernels import choice
-from robustcaps.capsules.routing import Activation, Competition, Routed, Wiring, convolution, em_routing, everywhere
+from robustcaps.capsules.kernels import backends
+from robustcaps.capsules.routing import (
+    Activation,
+    Competition,
+    Routed,
+    Wiring,
+    convolution,
+    em_routing,
+    fully_connected,
+)
 from robustcaps.errors import UserError
 
 pytest.importorskip("numba")
@@ -38,8 +46,8 @@ WIRINGS = {
     "with children that no window reaches": convolution(6, 3, 2),
     "dense": convolution(4, 3, 1),
     "disjoint": convolution(4, 2, 2),
-    "full": everywhere(5),
-    "single": everywhere(1),
+    "full": fully_connected(5),
+    "single": fully_connected(1),
 }
 
 
@@ -59,11 +67,11 @@ class Case:
     competition: Competition = "field"
     activation: Activation = "cost"
 
-    def route(self, backend: choice.Backend = "numba", dtype: torch.dtype = torch.float32) -> Routed:
+    def route(self, backend: backends.Backend = "numba", dtype: torch.dtype = torch.float32) -> Routed:
         named: dict[str, Any] = {name: x.to(dtype) if isinstance(x, Tensor) else x for name, x in vars(self).items()}
         return em_routing(**named, backend=backend)
 
-    def gradients(self, backend: choice.Backend = "numba", dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    def gradients(self, backend: backends.Backend = "numba", dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """The gradients of a fixed random combination of all outputs."""
         leaves = {name: getattr(self, name).to(dtype).requires_grad_() for name in LEARNED}
         routed = replace(self, **leaves).route(backend, dtype)
@@ -121,7 +129,7 @@ def error(x: Tensor, exact: Tensor) -> float:
     return float(((x.double() - exact).abs().max() / exact.abs().max().clamp(min=1e-6)).detach()) if x.numel() else 0.0
 
 
-def errors(case: Case, backend: choice.Backend) -> dict[str, float]:
+def errors(case: Case, backend: backends.Backend) -> dict[str, float]:
     """How far a backend is from the definition in float64: outputs, and gradients by every input."""
     exact, routed = case.route("torch", torch.float64), case.route(backend)
     exact_gradients, gradients = case.gradients("torch", torch.float64), case.gradients(backend)
@@ -304,9 +312,9 @@ def test_an_error_in_any_thread_arrives_when_all_have_ended(broken):
 
     with using_threads(2):
         with pytest.raises(ValueError, match=f"part {broken}"):
-            threads.run_parts(work, 2, 10 * threads.GRAIN)
+            threads.run_parts(work, 2, 10 * threads.MIN_ASSIGNMENTS_PER_THREAD)
         assert sorted(ended) == [0, 1]
-        threads.run_parts(lambda first, last: ended.append((first, last)), 2, 10 * threads.GRAIN)
+        threads.run_parts(lambda first, last: ended.append((first, last)), 2, 10 * threads.MIN_ASSIGNMENTS_PER_THREAD)
     assert sorted(ended[2:]) == [(0, 1), (1, 2)]
 
 
@@ -401,9 +409,9 @@ def test_auto_takes_the_kernel():
 @pytest.fixture
 def without_numba(monkeypatch):
     monkeypatch.setitem(sys.modules, "robustcaps.capsules.kernels.cpu.em", None)
-    choice._load_kernel.cache_clear()
+    backends._load_kernel.cache_clear()
     yield
-    choice._load_kernel.cache_clear()
+    backends._load_kernel.cache_clear()
 
 
 @pytest.mark.usefixtures("without_numba")
@@ -420,10 +428,10 @@ def test_without_numba_one_warning_and_the_definition():
 
 UNWRITABLE = """
 import torch
-from robustcaps.capsules.routing import em_routing, everywhere
+from robustcaps.capsules.routing import em_routing, fully_connected
 ones = torch.ones(1, 1, 1, 16)
 beta = torch.zeros(1)
-routed = em_routing(ones, ones[..., 0], ones.view(1, 1, 4, 4), everywhere(1), beta_a=beta, beta_u=beta,
+routed = em_routing(ones, ones[..., 0], ones.view(1, 1, 4, 4), fully_connected(1), beta_a=beta, beta_u=beta,
                     inverse_temperature=beta, variance_floor=1.0, backend="numba")
 print(routed.poses[0, 0, 0, 0].item())
 """

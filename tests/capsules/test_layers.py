@@ -19,10 +19,10 @@ from robustcaps.capsules.layers import (
     VectorPrimaryCapsules,
     capsule_grid,
 )
-from robustcaps.capsules.routing import Wiring, convolution, everywhere
+from robustcaps.capsules.routing import Wiring, convolution, fully_connected
 from robustcaps.models.matrix_capsnet import MatrixCapsNet
 
-WIRINGS = {"convolution": convolution(5, 3, 2), "everywhere": everywhere(25)}
+WIRINGS = {"convolution": convolution(5, 3, 2), "fully_connected": fully_connected(25)}
 CHOICES = {name: get_args(hint) for name, hint in get_type_hints(EMRules).items() if get_args(hint)}
 """The words to choose from for each rule of EM routing that is a choice."""
 RULES = [EMRules(**dict(zip(CHOICES, chosen, strict=True))) for chosen in itertools.product(*CHOICES.values())]
@@ -181,7 +181,7 @@ def test_any_rules_start_soft_and_train(rules, wiring):
 @pytest.mark.parametrize("rules", RULES, ids=describe)
 def test_the_last_step_to_look_at_is_what_the_layer_finds(rules):
     poses, activations = matrix_children()
-    layer = make_matrix_layer(WIRINGS["everywhere"], rules, offsets=torch.rand(25, 16))
+    layer = make_matrix_layer(WIRINGS["fully_connected"], rules, offsets=torch.rand(25, 16))
     layer.initialise(poses, activations)
     *_, last = layer.steps(poses, activations)
     routed = layer(poses, activations)
@@ -223,7 +223,7 @@ def test_parameter_groups_hold_every_parameter_once():
 
 
 def test_lambda_rises_to_its_value_in_the_last_iteration() -> None:
-    layer = MatrixCapsules(everywhere(4), child_types=2, types=3, rules=EMRules(iterations=4, schedule="rising"))
+    layer = MatrixCapsules(fully_connected(4), child_types=2, types=3, rules=EMRules(iterations=4, schedule="rising"))
     layer.inverse_temperature.fill_(0.8)
     assert layer.inverse_temperatures.tolist() == pytest.approx([0.2, 0.4, 0.6, 0.8])
 

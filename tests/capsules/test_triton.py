@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from robustcaps.capsules.kernels import choice
-from robustcaps.capsules.routing import Wiring, everywhere
+from robustcaps.capsules.kernels import backends
+from robustcaps.capsules.routing import Wiring, fully_connected
 from robustcaps.errors import UserError
 from tests.capsules.test_kernels import LEARNED, OUTPUTS, Case, errors, make_case
 
 pytest.importorskip("triton", reason="triton is not installed")
-pytestmark = pytest.mark.skipif(not choice._interpreted(), reason="TRITON_INTERPRET is off")
+pytestmark = pytest.mark.skipif(not backends._is_interpreted(), reason="TRITON_INTERPRET is off")
 
 OVERLAPPING = Wiring(
     windows=torch.tensor([[0, 1], [1, 2]]),
@@ -52,8 +52,8 @@ CASES: dict[str, dict[str, Any]] = {
     "vectors, mixture": {"side": 16, "activation": "mixture", "offsets": True},
     "one iteration": {"iterations": 1},
     "five iterations": {"iterations": 5, "variance_floor": 1.0},
-    "more than one tile": {"wiring": everywhere(2), "types": 17, "child_types": 5, "iterations": 2},
-    "one child, one parent": {"wiring": everywhere(1), "types": 1, "child_types": 1},
+    "more than one tile": {"wiring": fully_connected(2), "types": 17, "child_types": 5, "iterations": 2},
+    "one child, one parent": {"wiring": fully_connected(1), "types": 1, "child_types": 1},
 }
 
 
@@ -161,12 +161,12 @@ def test_strided_inputs():
 
 
 def test_each_device_has_its_kernel():
-    names = {name: choice._library_for(torch.device(name)) for name in ("cpu", "cuda", "cuda:1", "mps")}
+    names = {name: backends._find_library(torch.device(name)) for name in ("cpu", "cuda", "cuda:1", "mps")}
     assert names == {"cpu": "numba", "cuda": "triton", "cuda:1": "triton", "mps": None}
 
 
 def test_tensors_that_triton_cannot_reach(monkeypatch):
-    monkeypatch.setattr(choice, "_interpreted", lambda: False)
+    monkeypatch.setattr(backends, "_is_interpreted", lambda: False)
     with pytest.raises(UserError, match=r"backend 'triton' cannot be used: .* on cuda, not .* on cpu"):
         small_case().route("triton")
 
@@ -174,7 +174,7 @@ def test_tensors_that_triton_cannot_reach(monkeypatch):
 def test_wiring_on_another_device():
     case = small_case()
     lost = Wiring(windows=case.wiring.windows.to("meta"), rivals=case.wiring.rivals)
-    with pytest.raises(UserError, match="one device"):
+    with pytest.raises(UserError, match="same device"):
         replace(case, wiring=lost).route("triton")
 
 
@@ -186,9 +186,9 @@ def test_an_unknown_backend():
 @pytest.fixture
 def without_triton(monkeypatch):
     monkeypatch.setitem(sys.modules, "robustcaps.capsules.kernels.cuda.em", None)
-    choice._load_kernel.cache_clear()
+    backends._load_kernel.cache_clear()
     yield
-    choice._load_kernel.cache_clear()
+    backends._load_kernel.cache_clear()
 
 
 @pytest.mark.usefixtures("without_triton")
@@ -203,7 +203,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 from robustcaps.capsules.kernels.cuda.em import em_routing
-from robustcaps.capsules.routing import everywhere
+from robustcaps.capsules.routing import fully_connected
 
 class Ampere:
     get_current_target = staticmethod(lambda: GPUTarget("cuda", 80, 32))
@@ -218,7 +218,7 @@ run, jit.JITFunction.run = jit.JITFunction.run, compile_only
 for activation in ("mixture", "cost"):
     poses, transforms = torch.zeros(2, 3, 2, 16, requires_grad=True), torch.zeros(3, 2, 4, 4, 4, requires_grad=True)
     routed = em_routing(
-        poses, poses[..., 0], transforms, everywhere(3), beta_a=torch.zeros(4), beta_u=torch.zeros(4),
+        poses, poses[..., 0], transforms, fully_connected(3), beta_a=torch.zeros(4), beta_u=torch.zeros(4),
         inverse_temperature=torch.ones(2), variance_floor=1.0, competition="field", activation=activation, offsets=None,
     )
     routed.logits.sum().backward()
@@ -232,6 +232,6 @@ def test_kernels_compile_for_a_gpu(tmp_path: Path):
     command = [sys.executable, "-c", COMPILE]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
     assert found.returncode == 0, found.stderr
-    kernels = {"add_rows", "find_centres", "fit_parents", "share_out"}
-    ways_back = {"pull_back_parents", "pull_back_shares", "pull_back_poses", "pull_back_transforms"}
-    assert {line.split()[0] for line in found.stdout.splitlines()} == kernels | ways_back
+    kernels = {"add_rows", "find_centres", "fit_parents", "normalise_assignments"}
+    backward = {"backward_parents", "backward_assignments", "backward_poses", "backward_transforms"}
+    assert {line.split()[0] for line in found.stdout.splitlines()} == kernels | backward

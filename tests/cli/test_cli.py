@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from robustcaps.cli.app import console, main
-from robustcaps.execution.runner import run
+from robustcaps.cli.app import app, main
+from robustcaps.cli.options import console
 from robustcaps.models.zoo import WEIGHTS
 
 
@@ -49,9 +50,8 @@ def test_a_run_leaves_everything_and_a_second_one_computes_nothing(cli, suite, p
     drawn = ("accuracy", "cost", "targeted", "targets")
     names = {f"{name}.{ending}" for name in drawn for ending in ("png", "svg")}
     assert {path.name for path in (out / "figures").iterdir()} == names
-    assert (
-        "accuracy in %" in first.stdout and "o/table.csv" in first.stdout and "o/figures/accuracy.svg" in first.stdout
-    )
+    shown = ("accuracy under attack in %", "o/table.csv", "o/figures/accuracy.svg")
+    assert all(text in first.stdout for text in shown)
 
     record = json.loads((out / "run.json").read_text())
     assert len(record["cells"]) == 10 and all(cell["status"] == "finished" for cell in record["cells"])
@@ -77,121 +77,6 @@ def test_a_run_leaves_everything_and_a_second_one_computes_nothing(cli, suite, p
     assert pd.read_csv(out / "table.csv").equals(table)
 
 
-def slow_plugin(plugin: Path) -> Path:
-    """The tiny plugin with a model that takes its time, so that a kill finds the run in the middle."""
-    text = plugin.read_text().replace("import torch\n", "import time\nimport torch\n", 1)
-    text += (
-        "\nclass Slow(nn.Sequential):\n"
-        "    def forward(self, images):\n"
-        "        time.sleep(0.02)\n"
-        "        return super().forward(images)\n"
-    )
-    text = text.replace("model = nn.Sequential(", "model = Slow(")
-    plugin.write_text(text)
-    return plugin
-
-
-def test_kill_at_any_moment_and_run_again_gives_the_same_table(cli, suite, plugin, tmp_path):
-    slow_plugin(plugin)
-    undisturbed = cli("run", suite, "--plugin", plugin, "--out", "whole")
-    assert undisturbed.returncode == 0, undisturbed.stderr
-    code = "from robustcaps.cli.app import main; main()"
-    command = [sys.executable, "-c", code, "run", str(suite), "--plugin", str(plugin), "--out", "o"]
-    cells = tmp_path / "o" / "cells"
-    finished = {}
-    for wanted in (1, 4, 7):
-        with subprocess.Popen(
-            command, cwd=tmp_path, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        ) as process:
-            deadline = time.monotonic() + 120
-            while len(list(cells.glob("*.parquet"))) < wanted and process.poll() is None:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            process.send_signal(signal.SIGKILL)
-        found = digest_of_files(cells, "*.parquet")
-        assert finished.items() <= found.items()  # nothing that was finished is computed again
-        finished = found
-    assert wanted <= len(finished) < 10
-    last = cli("run", suite, "--plugin", plugin, "--out", "o")
-    assert last.returncode == 0 and f"{len(finished)} of 10 cells are finished already" in last.stdout
-    assert finished.items() <= digest_of_files(cells, "*.parquet").items()
-    assert (tmp_path / "o" / "table.csv").read_bytes() == (tmp_path / "whole" / "table.csv").read_bytes()
-
-
-@pytest.mark.parametrize("damage", ["cut", "zeroed"])
-def test_a_damaged_cell_is_computed_again(cli, suite, plugin, tmp_path, damage):
-    cli("run", suite, "--plugin", plugin, "--out", "o")
-    table = (tmp_path / "o" / "table.csv").read_bytes()
-    victim = next((tmp_path / "o" / "cells").glob("*.parquet"))
-    content = victim.read_bytes()
-    victim.write_bytes(content[:100] if damage == "cut" else content[:40] + bytes(200) + content[240:])
-    again = cli("run", suite, "--plugin", plugin, "--out", "o")
-    assert again.returncode == 0 and "9 of 10 cells are finished already" in again.stdout
-    assert (tmp_path / "o" / "table.csv").read_bytes() == table
-
-
-def test_a_failing_cell_does_not_stop_the_others(cli, suite, plugin, tmp_path):
-    suite.write_text(suite.read_text() + '\n[[attacks]]\nuse = "broken"\neps = [0.1]\n')
-    result = cli("run", suite, "--plugin", plugin, "--out", "o")
-    assert result.returncode == 1
-    assert "2 cells failed" in result.stdout and "RuntimeError: no luck" in result.stdout
-    assert "Retry" in result.stdout
-    failures = list((tmp_path / "o" / "cells").glob("*.failed.json"))
-    assert len(failures) == 2
-    assert "Traceback" in json.loads(failures[0].read_text())["traceback"]
-    honest = {"clean", "fgsm", "pgd", "fgsm to every class", "worst case of all"}
-    assert set(pd.read_csv(tmp_path / "o" / "table.csv")["attack"]) == honest
-    plugin.write_text(plugin.read_text().replace('raise RuntimeError("no luck")', "return images"))
-    mended = cli("run", suite, "--plugin", plugin, "--out", "o")
-    assert mended.returncode == 0, mended.stdout + mended.stderr
-
-
-def test_order_and_batch_size_change_no_row(cli, suite, plugin, tmp_path):
-    cli("run", suite, "--plugin", plugin, "--out", "a")
-    blocks = suite.read_text().split("[[")
-    head, data, models, attacks = blocks[0], blocks[1:2], blocks[2:4], blocks[4:]
-    shuffled = tmp_path / "shuffled.toml"
-    shuffled.write_text('name = "tiny"\n' + "[[".join([head, *attacks[::-1], *models[::-1], *data]))
-    result = cli("run", shuffled, "--plugin", plugin, "--out", "b", "--batch-size", "7")
-    assert result.returncode == 0, result.stderr
-    keys = ["model", "attack", "goal", "eps"]
-    one, two = (pd.read_csv(tmp_path / o / "table.csv").sort_values(keys, ignore_index=True) for o in "ab")
-    pd.testing.assert_frame_equal(one, two)
-    ids = [{path.name for path in (tmp_path / o / "cells").iterdir()} for o in "ab"]
-    assert ids[0] == ids[1]
-    for name in ids[0]:
-        rows = [pq.read_table(tmp_path / o / "cells" / name).to_pandas() for o in "ab"]
-        assert rows[0].equals(rows[1])
-
-
-def test_ray_gives_the_same_table(cli, suite, plugin, tmp_path):
-    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-    for engine in ("local", "ray"):
-        assert cli("run", suite, "--plugin", plugin, "--out", engine, "--engine", engine).returncode == 0
-    assert (tmp_path / "ray" / "table.csv").read_bytes() == (tmp_path / "local" / "table.csv").read_bytes()
-
-
-@pytest.mark.usefixtures("registries")
-def test_a_run_whose_every_cell_fails_says_so(suite, plugin, tmp_path):
-    """One failing cell under two names: there is nothing to show, and that is no mistake of the user's."""
-    head, _, _ = suite.read_text().partition("[[attacks]]")
-    twice = head.replace("sharpness = 10.0\n", "")
-    suite.write_text(twice + '[[attacks]]\nuse = "broken"\neps = [0.1]\n')
-    result = run(suite, tmp_path / "o", plugins=[plugin])
-    assert result.table.empty and len(result.failures) == 1 and result.computed == 1
-
-
-@pytest.mark.usefixtures("registries")
-def test_a_plugin_may_be_given_again_and_old_figures_go(suite, plugin, tmp_path):
-    run(suite, tmp_path / "o", plugins=[plugin])
-    assert (tmp_path / "o" / "figures" / "targeted.svg").exists()
-    suite.write_text(suite.read_text().partition('[[attacks]]\nuse = "fgsm"\nname')[0])
-    again = run(suite, tmp_path / "o", plugins=[plugin])
-    assert again.computed == 0 and again.reused == 8
-    assert not (tmp_path / "o" / "figures" / "targeted.svg").exists()
-    assert "Success of targeted" not in (tmp_path / "o" / "report.html").read_text()
-
-
 def test_check_says_what_would_be_done(cli, suite, plugin, tmp_path):
     result = cli("check", suite, "--plugin", plugin)
     assert result.returncode == 0 and "fine. 10 cells, 1,320 rows" in result.stdout
@@ -206,7 +91,7 @@ def test_lists_show_plugins_and_options(cli, plugin):
 
 def test_lists_can_be_narrowed_down(cli):
     result = cli("list", "attacks", "*gsm")
-    assert "fgsm" in result.stdout and "loss='ce'" in result.stdout and "bim" not in result.stdout
+    assert "fgsm" in result.stdout and "loss='log-odds'" in result.stdout and "bim" not in result.stdout
 
 
 def test_the_name_of_a_model_is_no_emoji():
@@ -219,15 +104,86 @@ def test_attack_prints_one_table(cli, plugin, tmp_path):
     assert result.returncode == 0, result.stderr
     rows = pd.read_csv(tmp_path / "rows.csv")
     assert rows["linf"].max() == pytest.approx(0.15, abs=1e-6) and len(rows) == 3 * 60
-    assert "accuracy in %" in result.stdout
+    clean, table = (result.stdout.index(text) for text in ("Clean accuracy: 100.0 %", "accuracy under attack in %"))
+    assert clean < table and "(95 % CI 94-100, n = 60)" in result.stdout
+
+
+RANDOM = """
+from torch import nn
+import robustcaps as rc
+
+
+@rc.model("random")
+def random(*, classes, channels, size):
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, classes))
+"""
+
+
+@pytest.mark.parametrize("command", [["attack", "random", "clean"], ["diagnose", "random", "--check", "validity"]])
+def test_a_model_without_trained_weights_is_refused_unless_allowed(cli, plugin, tmp_path, command):
+    (second := tmp_path / "random_plugin.py").write_text(RANDOM)
+    words = [*command, "--data", "dots", "--limit", "12", "--plugin", plugin, "--plugin", second]
+    refused = cli(*words)
+    assert refused.returncode == 2 and refused.stderr.strip().count("\n") == 0
+    assert "model 'random' has no trained weights" in refused.stderr and "pretrained=True" in refused.stderr
+    allowed = cli(*words, "--untrained")
+    assert allowed.returncode == 0, allowed.stderr
+
+
+def test_run_refuses_a_model_without_trained_weights(cli, suite, plugin, tmp_path):
+    plugin.write_text(plugin.read_text().replace(", pretrained=True)", ")"))
+    refused = cli("run", suite, "--plugin", plugin, "--out", "o")
+    assert refused.returncode == 2 and not (tmp_path / "o").exists()
+    assert "models[0]: model 'levels' has no trained weights" in refused.stderr
+
+
+def test_a_run_with_failures_names_them_and_ends_with_exit_code_1(cli, suite, plugin):
+    suite.write_text(suite.read_text() + '\n[[attacks]]\nuse = "broken"\neps = [0.1]\n')
+    result = cli("run", suite, "--plugin", plugin, "--out", "o")
+    assert result.returncode == 1
+    assert "failed (raised): levels / dots / broken: RuntimeError: no luck" in result.stdout
+    assert "2 cells failed" in result.stdout and "The same command retries just these." in result.stdout
+
+
+def commands(group: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command, those of subcommands included."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*prefix, name))
+        else:
+            yield (*prefix, name)
+
+
+COMMANDS = list(commands(typer.main.get_command(app)))
+
+
+def test_all_commands_are_there():
+    plain = {"run", "check", "list", "attack", "diagnose", "train", "table", "figures", "report"}
+    nested = {("inspect", "routing"), ("inspect", "decoder"), ("data", "get"), ("data", "export"), ("new", "attack")}
+    assert set(COMMANDS) == {(name,) for name in plain} | nested
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_has_an_example_in_its_help(words):
+    text = CliRunner().invoke(app, [*words, "--help"], terminal_width=200).output
+    title, _, examples = text.partition("Examples")
+    assert "Usage" in title and f"robustcaps {' '.join(words)}" in examples
+    calls = [line.strip() for line in examples.splitlines() if line.strip()]
+    assert calls and all(call.startswith("robustcaps ") for call in calls)
+
+
+def test_completion_can_be_installed(cli):
+    text = cli("--help").stdout
+    assert "--install-completion" in text and "--show-completion" in text
+    assert "Start with: robustcaps run benchmarks/quick.toml" in text
 
 
 BAD_CALLS = {
     "no suite": (["run", "none.toml"], "none.toml: no such suite file."),
-    "no out folder": (["table", "nowhere"], "is nowhere the out folder"),
+    "no out folder": (["table", "nowhere"], "Is nowhere the out folder"),
     "unknown model": (["attack", "cn", "fgsm"], "unknown model 'cn'. Did you mean 'cnn'?"),
     "unknown attack": (["attack", "cnn", "fgs"], "unknown attack 'fgs'. Did you mean 'fgsm'?"),
-    "unknown tag": (["attack", "cnn:q", "fgsm", "--limit", "5"], "no weights are shipped for model 'cnn:q'"),
+    "unknown tag": (["attack", "cnn:q", "fgsm", "--limit", "5"], "no shipped weights for model 'cnn:q'"),
     "unknown data": (["attack", "cnn", "fgsm", "--data", "toy"], "unknown dataset 'toy'. Did you mean 'toys'?"),
     "unknown option": (["attack", "cnn", "bim", "--set", "stps=3"], "unknown option 'stps'. Did you mean 'steps'?"),
     "no number": (["attack", "cnn", "fgsm", "--eps", "big"], "--eps: 'big' is not a list of numbers"),
@@ -236,16 +192,16 @@ BAD_CALLS = {
     "train nothing": (["train", "cmn"], "unknown model 'cmn'. Did you mean 'cnn'?"),
     "weights of another model": (
         ["attack", "cnn", "fgsm", "--weights", str(WEIGHTS / "toys" / "cnn-small-a.safetensors")],
-        "weights of another model: its card says 'cnn-small:a', not 'cnn'",
+        "weights of a different model: 'cnn-small:a' according to its card, not 'cnn'",
     ),
-    "weights that are none": (["attack", "cnn", "fgsm", "--weights", __file__], "not a whole safetensors file"),
+    "weights that are none": (["attack", "cnn", "fgsm", "--weights", __file__], "not a complete safetensors file"),
     "no such target": (["attack", "cnn", "fgsm", "--goal", "targeted", "--target", "²"], "unknown class '²'"),
     "huge eps": (["attack", "cnn", "fgsm", "--eps", "1e39"], "eps: must not be above"),
-    "device without numbers": (["attack", "cnn", "fgsm", "--device", "meta"], "device 'meta' is not available here"),
-    "no folder for rows": (["attack", "cnn", "fgsm", "--rows", "no/rows.csv"], "--rows no/rows.csv: there is no such"),
+    "device without numbers": (["attack", "cnn", "fgsm", "--device", "meta"], "device 'meta' is not available: "),
+    "no folder for rows": (["attack", "cnn", "fgsm", "--rows", "no/rows.csv"], "--rows no/rows.csv: no such folder."),
     "no empty folder": (["data", "export", "."], "choose an empty folder"),
     "unknown engine": (["run", "tiny.toml", "--engine", "rey"], "unknown engine 'rey'. Did you mean 'ray'?"),
-    "unknown device": (["attack", "cnn", "fgsm", "--device", "gpu9"], "device 'gpu9' is not available here"),
+    "unknown device": (["attack", "cnn", "fgsm", "--device", "gpu9"], "device 'gpu9' is not available: "),
     "no plugin": (["list", "--plugin", "mine.py"], "plugin mine.py: no such file."),
 }
 

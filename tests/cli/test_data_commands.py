@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from robustcaps.cli.console import DownloadBars
+from robustcaps.cli.progress import DownloadBars
 from tests.data.loopback import Loopback, serving
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
@@ -57,7 +57,7 @@ def test_get_fetches_once_and_says_where(tmp_path: Path, server: Loopback) -> No
     words = ("mnist", "--mirror", f"{server.url}/nothing", "--mirror", server.url, "--data-dir", "mine")
     code, out, err = finish(start(tmp_path, *words))
     assert code == 0, err
-    assert f"{server.url}/nothing/mnist/digits.gz: the server answers 404" in out
+    assert f"{server.url}/nothing/mnist/digits.gz: HTTP 404" in out
     assert f"mine/mnist/digits.gz: {len(PACKED):,} bytes from {server.url}/mnist/digits.gz" in out
     assert (tmp_path / "mine" / "mnist" / "digits.gz").read_bytes() == PACKED
     code, out, err = finish(start(tmp_path, "multimnist", ROBUSTCAPS_DATA="mine"))
@@ -87,14 +87,14 @@ def test_a_wrong_file_is_an_error_and_is_not_left_in_its_place(tmp_path: Path, s
     server.files["/mnist/digits.gz"] = gzip.compress(CONTENT[1:])
     code, _, err = finish(start(tmp_path, "mnist", "--mirror", server.url))
     assert code == 2
-    assert "error: dataset 'mnist': digits.gz cannot be had: " in err and "wrong content" in err
+    assert "error: dataset 'mnist': cannot download digits.gz: " in err and "wrong content" in err
     assert "Traceback" not in err and err.count("\n") == 1
     assert list((tmp_path / "data" / "mnist").iterdir()) == []
 
 
 def test_what_needs_no_files_says_so(tmp_path: Path) -> None:
     code, out, err = finish(start(tmp_path, "toys"))
-    assert code == 0 and "toys: built in; there is nothing to get" in out, err
+    assert code == 0 and "toys is built in: there is nothing to download." in out, err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -106,7 +106,7 @@ def test_help_does_not_load_torch(tmp_path: Path) -> None:
 def test_a_bar_shows_how_far_a_file_is() -> None:
     shown = io.StringIO()
     with DownloadBars(Console(file=shown, force_terminal=True, width=120)) as bars:
-        bars.moved("digits.gz", 500_000, None)
-        bars.moved("digits.gz", 1_500_000, 3_000_000)
+        bars.advanced("digits.gz", 500_000, None)
+        bars.advanced("digits.gz", 1_500_000, 3_000_000)
         bars.bars.refresh()
     assert "digits.gz" in shown.getvalue() and "1.5/3.0 MB" in shown.getvalue() and "left" in shown.getvalue()

@@ -30,7 +30,7 @@ def test_data_knows_its_measures() -> None:
         (torch.zeros(0, 1, 4, 4), torch.zeros(0, dtype=torch.int64), "no images"),
         (torch.full((1, 1, 4, 4), torch.nan), torch.zeros(1, dtype=torch.int64), "finite"),
         (torch.full((1, 1, 4, 4), 1.1), torch.zeros(1, dtype=torch.int64), "in \\[0, 1\\]"),
-        (torch.zeros(1, 1, 4, 4), torch.tensor([2]), "labels must lie in 0..1; found 2..2"),
+        (torch.zeros(1, 1, 4, 4), torch.tensor([2]), "labels must be in 0..1; found 2..2"),
     ],
 )
 def test_bad_images_and_labels_are_refused(images: torch.Tensor, labels: torch.Tensor, complaint: str) -> None:

@@ -115,15 +115,15 @@ def dumped(**entries: object) -> Callable[[Path], object]:
     ("damage", "complaint"),
     [
         (Path.unlink, "no file 'test_batch' in the folder .*data get cifar10 --data-dir .*CIFAR-10 python version"),
-        (replaced(b""), "damaged: not a batch"),
-        (replaced(batch(0)[:-500]), "damaged: not a batch"),
-        (replaced(batch(0).replace(b"data", b"dada")), "no array of bytes 'data', or no 'labels'"),
-        (dumped(data=[1, 2], labels=[1, 2]), "no array of bytes"),
-        (dumped(data=np.zeros((2, 3072)), labels=[1, 2]), "no array of bytes"),
-        (dumped(data=DRAWN[:2, 1:], labels=[1, 2]), r"holds \(2, 3071\) bytes and \(2,\) labels"),
-        (dumped(data=DRAWN[:2], labels=[1]), r"holds \(2, 3072\) bytes and \(1,\) labels"),
-        (dumped(data=DRAWN[:2], labels=[1, 10]), "labels that are no numbers from 0 to 9"),
-        (dumped(data=DRAWN[:2], labels=[1, 2.5]), "labels that are no numbers from 0 to 9"),
+        (replaced(b""), "damaged: not a CIFAR-10 batch"),
+        (replaced(batch(0)[:-500]), "damaged: not a CIFAR-10 batch"),
+        (replaced(batch(0).replace(b"data", b"dada")), "no byte array 'data' or no 'labels'"),
+        (dumped(data=[1, 2], labels=[1, 2]), "no byte array"),
+        (dumped(data=np.zeros((2, 3072)), labels=[1, 2]), "no byte array"),
+        (dumped(data=DRAWN[:2, 1:], labels=[1, 2]), r"contains \(2, 3071\) bytes and \(2,\) labels"),
+        (dumped(data=DRAWN[:2], labels=[1]), r"contains \(2, 3072\) bytes and \(1,\) labels"),
+        (dumped(data=DRAWN[:2], labels=[1, 10]), "labels must be integers from 0 to 9"),
+        (dumped(data=DRAWN[:2], labels=[1, 2.5]), "labels must be integers from 0 to 9"),
     ],
 )
 def test_what_is_wrong_with_a_batch_is_said_in_one_line(
@@ -153,7 +153,7 @@ def test_a_pickle_that_asks_for_anything_else_is_refused_and_nothing_is_called(
     folder, trace = tmp_path / "cifar-10-batches-py", tmp_path / "trace"
     write_folder(folder)
     (folder / "test_batch").write_bytes(call.replace(b"{}", str(trace).encode()))
-    with pytest.raises(UserError, match=f"test_batch: asks for {asked}, which no batch of CIFAR-10 needs"):
+    with pytest.raises(UserError, match=f"test_batch: refers to {asked}, which no CIFAR-10 batch does"):
         load_data("cifar10", data_dir=tmp_path)
     assert not trace.exists()
 
@@ -164,7 +164,7 @@ def test_a_pickle_that_asks_for_anything_else_is_refused_and_nothing_is_called(
         (lambda path: path.write_bytes(path.read_bytes()[:-200]), "damaged: "),
         (lambda path: path.write_bytes(b"no archive"), "damaged: "),
         (lambda path: path.write_bytes(gzip.compress(b"no archive")), "damaged: "),
-        (lambda path: write_archive(path, NAMES[:5]), "holds no 'cifar-10-batches-py/test_batch'"),
+        (lambda path: write_archive(path, NAMES[:5]), "does not contain 'cifar-10-batches-py/test_batch'"),
         (Path.unlink, "neither a file .*cifar-10-python.tar.gz nor a folder .*data get cifar10"),
     ],
 )

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from robustcaps.data import download, load_data
-from robustcaps.data.download import Listener, get_data
+from robustcaps.data.download import DownloadProgress, get_data
 from robustcaps.data.files import Digest
-from robustcaps.data.sources import BY_HAND, MADE_FROM, SOURCES, Source
+from robustcaps.data.sources import DERIVED_FROM, MANUAL_DOWNLOADS, SOURCES, Source
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
 from tests.data.loopback import Loopback, serving
@@ -30,7 +30,7 @@ def digest(content: bytes) -> Digest:
     return Digest(hashlib.sha256(content).hexdigest(), len(content))
 
 
-class Heard(Listener):
+class Recorded(DownloadProgress):
     def __init__(self) -> None:
         self.found_paths: list[Path] = []
         self.aside: list[tuple[Path, Path]] = []
@@ -44,7 +44,7 @@ class Heard(Listener):
     def put_aside(self, path: Path, aside: Path, problem: str) -> None:
         self.aside.append((path, aside))
 
-    def moved(self, name: str, done: int, total: int | None) -> None:
+    def advanced(self, name: str, done: int, total: int | None) -> None:
         self.moves.append((done, total))
 
     def failed(self, problem: str) -> None:
@@ -74,9 +74,9 @@ def part(tmp_path: Path) -> Path:
     return tmp_path / "mnist" / f"{NAME}.part"
 
 
-def get(tmp_path: Path, *mirrors: str, heard: Listener | None = None) -> None:
+def get(tmp_path: Path, *mirrors: str, heard: DownloadProgress | None = None) -> None:
     """Get the file and see that it is the right one and alone."""
-    (path,) = get_data("mnist", data_dir=tmp_path, mirrors=mirrors, listener=heard)
+    (path,) = get_data("mnist", data_dir=tmp_path, mirrors=mirrors, progress=heard)
     assert path == tmp_path / "mnist" / NAME
     assert gzip.decompress(path.read_bytes()) == CONTENT
     assert list(path.parent.iterdir()) == [path]
@@ -84,8 +84,8 @@ def get(tmp_path: Path, *mirrors: str, heard: Listener | None = None) -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "multimnist"])
 def test_a_file_is_fetched_into_the_folder_of_its_dataset(tmp_path: Path, server: Loopback, name: str) -> None:
-    heard = Heard()
-    assert get_data(name, data_dir=tmp_path, mirrors=[server.url + "/"], listener=heard) == [tmp_path / "mnist" / NAME]
+    heard = Recorded()
+    assert get_data(name, data_dir=tmp_path, mirrors=[server.url + "/"], progress=heard) == [tmp_path / "mnist" / NAME]
     get(tmp_path)  # it is there, so nobody is asked
     assert server.asked == [(PATH, 0)]
     assert heard.urls == [server.url + PATH]
@@ -121,7 +121,7 @@ def test_a_download_goes_on_where_it_stopped(
 
 def test_a_cut_connection_is_taken_up_again(tmp_path: Path, server: Loopback) -> None:
     server.cuts = [1000, 500]
-    heard = Heard()
+    heard = Recorded()
     get(tmp_path, server.url, heard=heard)
     assert server.asked == [(PATH, 0), (PATH, 1000), (PATH, 1500)]
     assert heard.problems == []
@@ -136,14 +136,14 @@ def test_a_mirror_may_have_packed_the_content_anew(tmp_path: Path, server: Loopb
 @pytest.mark.parametrize(
     ("first", "complaint"),
     [
-        (None, "the server answers 404"),
+        (None, "HTTP 404"),
         (
             gzip.compress(CONTENT[1:]),
-            "wrong content: unpacked, 219999 bytes with SHA-256 [0-9a-f]{64}, not 220000 with",
+            "wrong content: unpacked, 219999 bytes with SHA-256 [0-9a-f]{64}, expected 220000 with",
         ),
         (b"<html>please log in</html>", "cannot be read: Not a gzipped file"),
         (PACKED[:HALF], "truncated: the gzipped file ends early"),
-        (PACKED + bytes(30_000), "more than the 221000 bytes that the file can have"),
+        (PACKED + bytes(30_000), "larger than the maximum of 221000 bytes"),
     ],
     ids=["404", "wrong", "page", "short", "long"],
 )
@@ -152,7 +152,7 @@ def test_where_one_place_fails_the_next_is_tried(
 ) -> None:
     if first is not None:
         server.files[f"/first{PATH}"] = first
-    heard = Heard()
+    heard = Recorded()
     get(tmp_path, f"{server.url}/first", server.url, heard=heard)
     assert heard.urls == [server.url + PATH]
     assert len(heard.problems) == 1
@@ -162,7 +162,7 @@ def test_where_one_place_fails_the_next_is_tried(
         get_data("mnist", data_dir=tmp_path, mirrors=[f"{server.url}/first"])
     assert list((tmp_path / "mnist").iterdir()) == []
     assert "\n" not in str(caught.value)
-    for named in ("dataset 'mnist'", NAME, server.url, "--mirror", f"into {tmp_path / 'mnist'} by hand"):
+    for named in ("dataset 'mnist'", NAME, server.url, "--mirror", f"to {tmp_path / 'mnist'} yourself"):
         assert named in str(caught.value)
 
 
@@ -175,11 +175,11 @@ def closed_port() -> str:
 @pytest.mark.parametrize(
     ("trouble", "complaint", "kept"),
     [
-        ({"ranges": False, "cuts": [1000, 900]}, "the connection was cut after 900 of", 900),
-        ({"cuts": [10, 10, 10, 10, 10]}, "the connection was cut after 50 of", 50),
-        ({"cuts": [10], "misplaced": 3}, "the server does not go on at byte 10", 10),
-        ({"silent_after": 0}, "the server was silent for 0.2 s", 0),
-        ({"files": {}}, "the server answers 404", None),
+        ({"ranges": False, "cuts": [1000, 900]}, "connection lost after 900 of", 900),
+        ({"cuts": [10, 10, 10, 10, 10]}, "connection lost after 50 of", 50),
+        ({"cuts": [10], "misplaced": 3}, "the server did not resume at byte 10", 10),
+        ({"silent_after": 0}, "no data for 0.2 s", 0),
+        ({"files": {}}, "HTTP 404", None),
     ],
     ids=["cut", "cut too often", "misplaced", "silent", "404"],
 )
@@ -206,7 +206,7 @@ def test_what_a_failing_place_gave_is_kept_for_the_next_time(
 
 def test_without_a_network_every_place_is_named(tmp_path: Path) -> None:
     places = [closed_port(), closed_port()]
-    with pytest.raises(UserError, match=r"no connection: .*no connection: ") as caught:
+    with pytest.raises(UserError, match=r"connection failed: .*connection failed: ") as caught:
         get_data("mnist", data_dir=tmp_path, mirrors=places)
     assert all(place in str(caught.value) for place in places)
 
@@ -215,8 +215,8 @@ def test_without_a_network_every_place_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_right_is_not_fetched_again(tmp_path: Path, server: Loopback, part: Path, name: str) -> None:
     path = part.with_name(name)
     path.write_bytes(PACKED if name == NAME else CONTENT)
-    heard = Heard()
-    assert get_data("mnist", data_dir=tmp_path, mirrors=[server.url], listener=heard) == [path]
+    heard = Recorded()
+    assert get_data("mnist", data_dir=tmp_path, mirrors=[server.url], progress=heard) == [path]
     assert (server.asked, heard.found_paths) == ([], [path])
 
 
@@ -228,8 +228,8 @@ def test_a_file_that_is_wrong_is_put_aside_and_fetched(
 ) -> None:
     path = part.with_name(name)
     path.write_bytes(content)
-    heard = Heard()
-    assert get_data("mnist", data_dir=tmp_path, mirrors=[server.url], listener=heard) == [part.with_name(NAME)]
+    heard = Recorded()
+    assert get_data("mnist", data_dir=tmp_path, mirrors=[server.url], progress=heard) == [part.with_name(NAME)]
     aside = path.with_name(f"{name}.wrong")
     assert heard.aside == [(path, aside)]
     assert aside.read_bytes() == content
@@ -263,9 +263,13 @@ def test_what_was_fetched_can_be_loaded(tmp_path: Path, server: Loopback, monkey
     ("name", "mirrors", "complaint"),
     [
         ("mnits", [], "unknown dataset 'mnits'. Did you mean 'mnist'"),
-        ("eth80", [], "dataset 'eth80': cannot be fetched.*96x96 grey PNG.*eth80/CATEGORY/OBJECT/NAMEn-POLAR-AZIMUTH"),
-        ("mnist", ["file:///etc"], "mirror 'file:///etc': not an address that begins with https"),
-        ("mine", [], "dataset 'mine': comes with the plugin tests.data.test_download"),
+        (
+            "eth80",
+            [],
+            "dataset 'eth80': cannot be downloaded.*96x96 greyscale PNG.*eth80/CATEGORY/OBJECT/NAMEn-POLAR-AZIMUTH",
+        ),
+        ("mnist", ["file:///etc"], "mirror 'file:///etc': must begin with https"),
+        ("mine", [], "dataset 'mine': belongs to the plugin tests.data.test_download"),
     ],
 )
 def test_what_cannot_be_fetched_is_said_in_one_line(
@@ -284,8 +288,8 @@ def test_the_toys_need_no_files(tmp_path: Path) -> None:
 
 
 def test_every_dataset_says_where_its_files_are() -> None:
-    known = {*SOURCES, *MADE_FROM, *BY_HAND}
+    known = {*SOURCES, *DERIVED_FROM, *MANUAL_DOWNLOADS}
     assert {name for name in DATASETS.names() if DATASETS.entry(name).built_in} == known
     for source in (source for sources in SOURCES.values() for source in sources):
-        assert source.homes and all(home.startswith("https://") and home[-1] != "/" for home in source.homes)
+        assert source.base_urls and all(url.startswith("https://") and url[-1] != "/" for url in source.base_urls)
         assert len(bytes.fromhex(source.digest.sha256)) == 32 and source.name.endswith(".gz")

@@ -64,11 +64,14 @@ def test_views_are_told_by_the_names_of_files(folder: Path, views: str, count: i
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        (Path.unlink, "holds 40 pictures 'cow.*Get the cropped images of ETH-80 .*--data-dir"),
+        (Path.unlink, "contains 40 files 'cow.*Get the cropped images of ETH-80 .*--data-dir"),
         (lambda path: path.write_bytes(b"no picture"), "cannot be read"),
         (lambda path: path.write_bytes(path.read_bytes()[:-30]), "cannot be read"),
-        (lambda path: Image.new("RGB", (96, 96)).save(path), r"holds uint8 \(96, 96, 3\), not a grey picture of 96x96"),
-        (lambda path: Image.new("L", (64, 96)).save(path), r"holds uint8 \(96, 64\)"),
+        (
+            lambda path: Image.new("RGB", (96, 96)).save(path),
+            r"contains uint8 \(96, 96, 3\), expected a 96x96 greyscale image",
+        ),
+        (lambda path: Image.new("L", (64, 96)).save(path), r"contains uint8 \(96, 64\)"),
     ],
     ids=["missing", "foreign", "truncated", "colour", "size"],
 )

@@ -85,7 +85,7 @@ def pack_and_cut(path: Path) -> None:
     [
         (DAT, Path.unlink, f"no file '{DAT}' .or .gz. in the folder .*data get smallnorb .*Small NORB.*--data-dir or"),
         (INFO, Path.unlink, f"no file '{INFO}'"),
-        (DAT, cut, "truncated: 129038 bytes .unpacked., but its header promises 129048"),
+        (DAT, cut, "truncated: 129038 bytes .unpacked., but 129048 according to its header"),
         (DAT, pack_and_cut, "truncated|cannot be read"),
         (CAT, lengthen, "wrong size: 52 bytes"),
         (CAT, lambda path: path.write_bytes(b"GIF89a" + bytes(60)), "not a smallNORB file"),
@@ -113,9 +113,9 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "rows", "complaint"),
     [
-        (CAT, np.full(7, 5), "5 is no code for category. Choose from: 0, 1, 2, 3, 4"),
-        (INFO, np.full((7, 4), 7), "7 is no code for azimuth"),
-        (CAT, np.zeros(6), "hold different numbers of samples"),
+        (CAT, np.full(7, 5), "5 is not a code for category .0, 1, 2, 3, 4."),
+        (INFO, np.full((7, 4), 7), "7 is not a code for azimuth"),
+        (CAT, np.zeros(6), "contain different numbers of samples"),
     ],
 )
 def test_content_that_makes_no_sense_is_refused(folder: Path, name: str, rows: np.ndarray, complaint: str) -> None:

@@ -94,9 +94,9 @@ def test_images_come_in_the_order_of_the_rows_whatever_the_blocks() -> None:
 @pytest.mark.parametrize(
     ("factors", "views", "complaint"),
     [
-        ({"instance": [1, 2]}, "novel-azimuths", "do not tell azimuths apart; the factors they know are: instance"),
-        ({"azimuth": [0]}, "familiar-elevations", "do not tell elevations apart"),
-        ({"category": ["car"], "azimuth": [100]}, "familiar-azimuths", "none of the 1 samples are of the familiar az"),
+        ({"instance": [1, 2]}, "novel-azimuths", "has no factor for azimuths; its factors are: instance"),
+        ({"azimuth": [0]}, "familiar-elevations", "has no factor for elevations"),
+        ({"category": ["car"], "azimuth": [100]}, "familiar-azimuths", "none of the 1 samples has familiar az"),
     ],
 )
 def test_views_that_data_do_not_have_are_named(factors: dict[str, list[int]], views: Views, complaint: str) -> None:

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import robustcaps as rc
-from robustcaps.analysis.results import read_rows
+from robustcaps.analysis.results import Results
 from robustcaps.diagnostics.detection import detection_rows
 from robustcaps.diagnostics.kinds.detection import tabulate_detection
-from robustcaps.diagnostics.kinds.registry import examination_options
+from robustcaps.diagnostics.kinds.lookup import diagnostic_options
 from robustcaps.diagnostics.reconstruction_detector import reconstruction_errors
 from robustcaps.errors import UserError
 from robustcaps.utils.statistics import wilson
@@ -27,19 +27,19 @@ class Painter(nn.Module):
         super().__init__()
         self.levels = levels
 
-    def read(self, images):
+    def classify(self, images):
         logits = self.levels(images)
         poses = images.mean((1, 2, 3))[:, None, None].expand(-1, logits.shape[1], 1)
-        return Reading(logits=logits, scores=logits.softmax(1), poses=poses)
+        return ClassifierOutput(logits=logits, scores=logits.softmax(1), poses=poses)
 
     def forward(self, images):
-        return self.read(images).logits
+        return self.classify(images).logits
 
     def decode(self, poses, labels):
         return poses[:, :1, :, None].expand(-1, 1, 6, 6)
 
 
-@rc.model("painter")
+@rc.model("painter", pretrained=True)
 def painter(*, classes, channels, size):
     """Levels with a decoder."""
     return Painter(levels(classes=classes, channels=channels, size=size))
@@ -74,7 +74,9 @@ models = ["<b>painter</b>"]
 
 @pytest.fixture
 def painter(plugin):
-    text = plugin.read_text().replace("import nn\n", "import nn\nfrom robustcaps.models.base import Reading\n", 1)
+    text = plugin.read_text().replace(
+        "import nn\n", "import nn\nfrom robustcaps.models.base import ClassifierOutput\n", 1
+    )
     plugin.write_text(text + PAINTER)
     return plugin
 
@@ -96,7 +98,7 @@ def test_a_suite_tells_what_gets_past_classifier_and_detector(cli, painter, tmp_
     for attack in ("darken", "half dark"):  # the darkest third of the images has nowhere to go
         assert table.loc[(attack, 0.3), "success"] == pytest.approx(2 / 3)
     assert table.loc[("half dark", 0.3), "detected"] == 1 and table.loc[("half dark", 0.3), "undetected"] == 0
-    rows = read_rows(out, "detection").query("eps in (0, 0.3)").drop_duplicates(["attack", "index"])
+    rows = Results(out).rows("detection").query("eps in (0, 0.3)").drop_duplicates(["attack", "index"])
     flagged = rows.pivot_table(index="index", columns="attack", values="flagged", aggfunc="first")
     moved = rows.loc[(rows["attack"] == "darken") & rows["fooled"], "index"]
     assert flagged.loc[moved, "darken"].equals(flagged.loc[moved, "clean"].rename("darken"))  # as rough as before
@@ -122,23 +124,23 @@ def test_a_model_without_a_decoder_is_named(cli, painter, tmp_path):
     suite.write_text(SUITE.replace('models = ["<b>painter</b>"]', 'models = ["levels"]'))
     result = cli("run", suite, "--plugin", painter, "--out", "o")
     assert result.returncode == 1
-    told = result.stdout + result.stderr
-    assert "levels / dots / detection eps 0.3" in told
-    assert "a Sequential detects nothing: no decoder to look through" in told
+    output = result.stdout + result.stderr
+    assert "levels / dots / detection eps 0.3" in output
+    assert "Sequential does not support detection: the model has no decoder" in output
 
 
 def test_the_threshold_comes_from_images_that_are_not_attacked():
     images = torch.rand(40, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     images[30:] *= 0.1
     data = rc.Data(images, Inker()(images).argmax(1), ("dark", "bright"))
-    how = {"eps": 0.1, "norm": "linf", "seed": 0, "progress": None}
-    rows = detection_rows(Inker(), data, **how, attacks=["noise"], quantile=0.5, validation=0.25)
+    settings = {"eps": 0.1, "norm": "linf", "seed": 0, "progress": None}
+    rows = detection_rows(Inker(), data, **settings, attacks=["noise"], quantile=0.5, validation=0.25)
     assert sorted(set(rows["index"])) == list(range(30)) and set(rows["attack"]) == {"clean", "noise"}
     expected = reconstruction_errors(Inker(), images[30:]).quantile(0.5).item()
     assert rows["threshold"].tolist() == pytest.approx([expected] * 60) and set(rows["validated_on"]) == {10}
     assert rows["flagged"].tolist() == (rows["error"] > rows["threshold"]).tolist()
-    with pytest.raises(UserError, match=r"validation: 0\.001 of 40 images leaves none"):
-        detection_rows(Inker(), data, **how, validation=0.001)
+    with pytest.raises(UserError, match=r"validation: 0\.001 of 40 images leaves no image"):
+        detection_rows(Inker(), data, **settings, validation=0.001)
 
 
 @pytest.mark.parametrize(
@@ -148,17 +150,17 @@ def test_the_threshold_comes_from_images_that_are_not_attacked():
         ({"attacks": ["fgms"]}, "unknown attack 'fgms'"),
         ({"attacks": [{"steps": 3}]}, "must name an attack with 'use'"),
         ({"attacks": [{"use": "bim", "stpes": 3}]}, "attack 'bim': unknown option 'stpes'"),
-        ({"attacks": [{"use": "bim", "eps": 0.1}]}, "'bim' has eps of its own"),
-        ({"attacks": ["bim", {"use": "bim", "steps": 3}]}, "two are called 'bim'"),
-        ({"attacks": ["clean"]}, "two are called 'clean'"),
-        ({"attacks": [{"use": "transfer", "surrogate": "cnn"}]}, "crafts on other models"),
+        ({"attacks": [{"use": "bim", "eps": 0.1}]}, "'bim' must not set eps"),
+        ({"attacks": ["bim", {"use": "bim", "steps": 3}]}, "the name 'bim' is already taken"),
+        ({"attacks": ["clean"]}, "the name 'clean' is already taken"),
+        ({"attacks": [{"use": "transfer", "surrogate": "cnn"}]}, "needs surrogate models"),
         ({"quantile": 95}, "quantile: input should be less than 1"),
         ({"validation": 0}, "validation: input should be greater than 0"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_run(options, message):
     with pytest.raises(UserError, match=message):
-        examination_options("detection", options)
+        diagnostic_options("detection", options)
 
 
 def test_shares_are_of_all_images_and_detected_of_the_fooled():

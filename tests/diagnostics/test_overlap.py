@@ -15,11 +15,10 @@ from robustcaps.diagnostics.kinds.overlap import tabulate_overlap
 from robustcaps.diagnostics.overlap import box_overlap, overlap_rows
 from robustcaps.errors import UserError
 from robustcaps.training import train
-from robustcaps.training.targets import labels_to_learn
+from robustcaps.training.targets import training_targets
 from robustcaps.utils.statistics import wilson
 from tests.data.test_multimnist import write_mnist
 
-HOW = {"eps": 0.1, "norm": "linf", "seed": 0, "progress": None}
 SUITE = """
 [[data]]
 use = "multimnist"
@@ -68,11 +67,11 @@ def test_found_are_the_classes_among_the_two_strongest():
     ]
     factors = places(down=[0] * 4, right=[0] * 4).assign(other=1)
     data = rc.Data(torch.stack(images), torch.zeros(4, dtype=torch.int64), tuple("abcd"), factors=factors)
-    rows = overlap_rows(Pixels(), data, **HOW)
+    rows = overlap_rows(Pixels(), data, progress=None)
     assert rows["found"].tolist() == [2, 1, 0, 0]
     assert rows[["index", "label", "other", "overlap"]].to_numpy().tolist() == [[i, 0, 1, 1] for i in range(4)]
-    with pytest.raises(UserError, match="'data' does not show two digits: it has no factor 'other'"):
-        overlap_rows(Pixels(), rc.Data(data.images, data.labels, data.class_names), **HOW)
+    with pytest.raises(UserError, match="'data' does not contain pairs of digits: factor 'other' is missing"):
+        overlap_rows(Pixels(), rc.Data(data.images, data.labels, data.class_names), progress=None)
 
 
 def test_the_table_has_all_images_and_thirds_of_them_by_overlap():
@@ -130,7 +129,7 @@ def test_networks_learn_both_objects_and_their_cards_count_both(tmp_path, name, 
     data = rc.load_data("corners")
     with torch.no_grad():
         strongest, _ = model.eval()(data.images).topk(2).indices.sort()
-    both = (strongest == labels_to_learn(data)).all(1).double().mean().item()
+    both = (strongest == training_targets(data)).all(1).double().mean().item()
     assert card.accuracy == pytest.approx(both) and both > 0.9
     log = pd.read_csv(tmp_path / "log.csv")
     assert log["validation_accuracy"].iloc[-1] > 0.9
@@ -142,18 +141,18 @@ def test_what_cannot_be_trained_is_said(tmp_path):
     rc.dataset("corners")(corners)
     with pytest.raises(UserError, match="model 'matrix-capsnet-small' cannot be trained on 'corners'"):
         train("matrix-capsnet-small", out=tmp_path, data="corners")
-    with pytest.raises(UserError, match="'corners' shows several objects at once: there is no adversarial training"):
+    with pytest.raises(UserError, match="'corners' shows several objects per image, which adversarial"):
         train("cnn-small", out=tmp_path, data="corners", adversary_eps=0.1, adversary_steps=1)
 
 
 def test_the_second_label_must_be_another_class():
     data = corners(split="test", limit=4, data_dir=None, progress=None)
-    assert labels_to_learn(data).tolist() == [
+    assert training_targets(data).tolist() == [
         sorted(pair) for pair in zip(data.labels.tolist(), data.factors["other"], strict=True)
     ]
     data.factors["other"] = data.labels.numpy()
-    with pytest.raises(UserError, match="factor 'other' must be a class, another one than the label"):
-        labels_to_learn(data)
+    with pytest.raises(UserError, match="factor 'other' must be a class that differs from the label"):
+        training_targets(data)
 
 
 def test_a_suite_trains_on_two_digits_and_leaves_a_table_a_figure_and_a_page(cli, tmp_path):
@@ -171,7 +170,7 @@ def test_a_suite_trains_on_two_digits_and_leaves_a_table_a_figure_and_a_page(cli
     assert whole["n"].to_dict() == {"<b>capsules</b>": 30, "cnn-small": 30}
     assert table.groupby("model")["n"].sum().tolist() == [60, 60]
     page = (out / "report.html").read_text()
-    assert "Two digits over each other" in page and "Sabour et al. 2017" in page and "<b>capsules" not in page
+    assert "Two overlapping digits" in page and "Sabour et al. 2017" in page and "<b>capsules" not in page
     assert "capsules with reconstruction 94.8 %, baseline CNN 91.9 %" in (out / "overlap.md").read_text()
     (cell, _) = json.loads((out / "run.json").read_text())["cells"]
     assert cell["kind"] == "overlap" and "eps" not in cell["settings"]["diagnostic"]

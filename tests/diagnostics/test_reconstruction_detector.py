@@ -6,7 +6,7 @@ import torch
 import robustcaps as rc
 from robustcaps.attacks.evaluation import COLUMNS
 from robustcaps.errors import UserError
-from robustcaps.models.base import Reading
+from robustcaps.models.base import ClassifierOutput
 from robustcaps.utils.statistics import wilson
 
 
@@ -15,14 +15,14 @@ class Inker(torch.nn.Module):
 
     reconstruction = 1.0
 
-    def read(self, images):
+    def classify(self, images):
         first = images[:, 0, 0, 0]
         logits = torch.stack([0.5 - first, first - 0.5], 1)
         poses = images.mean((1, 2, 3))[:, None, None].expand(-1, 2, 1)
-        return Reading(logits=logits, scores=logits.sigmoid(), poses=poses)
+        return ClassifierOutput(logits=logits, scores=logits.sigmoid(), poses=poses)
 
     def forward(self, images):
-        return self.read(images).logits
+        return self.classify(images).logits
 
     def decode(self, poses, labels):
         chosen = poses[torch.arange(len(poses)), labels, 0]
@@ -89,7 +89,7 @@ def test_only_a_trained_decoder_detects():
     sizes = {"classes": 2, "channels": 1, "size": 20}
     mistakes = {
         "no decoder": rc.build_model("cnn-small", **sizes),
-        "decoder was not trained": rc.build_model("vector-capsnet-small", **sizes, reconstruction=0),
+        "decoder is untrained": rc.build_model("vector-capsnet-small", **sizes, reconstruction=0),
     }
     for message, model in mistakes.items():
         with pytest.raises(UserError, match=message):

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import robustcaps as rc
-from robustcaps.analysis.tables.diagnoses import tabulate_gradients, tabulate_verdicts
+from robustcaps.diagnostics.kinds.gradients import tabulate_gradients
+from robustcaps.diagnostics.kinds.verdict import tabulate_verdicts
 from robustcaps.errors import UserError
 
 SUITE = """
@@ -49,7 +50,7 @@ class Rounded(nn.Module):
         return self.model((images * 64).round() / 64)
 
 
-@rc.model("rounding")
+@rc.model("rounding", pretrained=True)
 def rounding(*, classes, channels, size):
     """Rounds images first, so that no gradient passes."""
     return Rounded(levels(classes=classes, channels=channels, size=size))
@@ -75,7 +76,7 @@ def test_a_suite_of_diagnostics_leaves_verdicts_checks_gradients_figures_and_a_p
     }
     names = {f"{name}.{ending}" for name in ("verdicts", "gradients") for ending in ("png", "svg")}
     assert {path.name for path in (out / "figures").iterdir()} == names
-    assert "Can it be trusted?" in result.stdout and "masked" in result.stdout
+    assert "Can these numbers be trusted?" in result.stdout and "masked" in result.stdout
 
     verdicts = pd.read_csv(out / "verdicts.csv", keep_default_na=False)
     by_all = verdicts[verdicts["diagnostic"] == "verdict"].set_index(["model", "eps"])
@@ -102,10 +103,10 @@ def test_a_suite_of_diagnostics_leaves_verdicts_checks_gradients_figures_and_a_p
     assert (out / "checks.csv").read_bytes() == (tmp_path / "p" / "checks.csv").read_bytes()
 
 
-def test_a_model_that_cannot_be_judged_is_a_line_not_a_failure(cli, plugin, tmp_path):
+def test_a_model_that_cannot_be_diagnosed_is_a_row_not_a_failure(cli, plugin, tmp_path):
     plugin.write_text(
         plugin.read_text()
-        + "\n\n@rc.model('constant')\ndef constant(*, classes, channels, size):\n"
+        + "\n\n@rc.model('constant', pretrained=True)\ndef constant(*, classes, channels, size):\n"
         + "    '''Always the same.'''\n    model = levels(classes=classes, channels=channels, size=size)\n"
         + "    torch.nn.init.zeros_(model[1].weight)\n    return model\n"
     )
@@ -114,7 +115,7 @@ def test_a_model_that_cannot_be_judged_is_a_line_not_a_failure(cli, plugin, tmp_
     result = cli("run", suite, "--plugin", plugin, "--out", "o")
     assert result.returncode == 0, result.stderr
     (line,) = json.loads(pd.read_csv(tmp_path / "o" / "verdicts.csv").to_json(orient="records"))
-    assert line["status"] == "suspicious" and line["naive"] is None and "whatever the image" in line["summary"]
+    assert line["status"] == "suspicious" and line["naive"] is None and "for every image" in line["summary"]
 
 
 def test_gradients_are_those_of_the_loss():
@@ -134,7 +135,7 @@ def test_gradients_of_a_foreign_model_are_those_of_its_logits():
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 2))
     data = torch.rand(5, 1, 6, 6), torch.tensor([0, 1, 0, 1, 0])
     assert set(rc.measure_gradients(model, data)["loss"]) == {"logits"}
-    with pytest.raises(UserError, match=r"this model has no 'training'. Choose from: logits"):
+    with pytest.raises(UserError, match=r"this model has no loss 'training'. Choose from: logits"):
         rc.measure_gradients(model, data, losses=["training"])
 
 
@@ -151,9 +152,9 @@ def test_gradient_tables_count_zeros_and_orders_below_the_first_model():
 
 
 def test_verdict_tables_have_wilson_intervals():
-    told = {"suite": "s", "data": "d", "model": "m", "diagnostic": "v", "norm": "linf", "eps": 0.1, "loss": "ce"}
+    names = {"suite": "s", "data": "d", "model": "m", "diagnostic": "v", "norm": "linf", "eps": 0.1, "loss": "ce"}
     rows = pd.DataFrame({"check": ["reach", "unbounded"], "flagged": [True, True], "proof": [False, True]})
-    rows = rows.assign(**told, n=30, status="masked", clean=1.0, naive=0.5, corrected=0.0, summary="Masked.")
+    rows = rows.assign(**names, n=30, status="masked", clean=1.0, naive=0.5, corrected=0.0, summary="Masked.")
     (line,) = tabulate_verdicts(rows).to_dict("records")
     assert line["flagged"] == "reach unbounded!"
     assert line["clean_low"] == pytest.approx(0.8865, abs=1e-4) and line["corrected_high"] == pytest.approx(

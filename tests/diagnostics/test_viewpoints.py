@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import nn
 
-from robustcaps.analysis.figures.viewpoints import draw_views
+from robustcaps.benchmark import run
 from robustcaps.data.base import Data
 from robustcaps.data.viewpoints import Views, rows_of
-from robustcaps.diagnostics.kinds.views import tabulate_views, views_markdown
+from robustcaps.diagnostics.kinds.viewpoints import draw_views, tabulate_views, view_grids
 from robustcaps.diagnostics.viewpoints import view_rows
 from robustcaps.errors import UserError
-from robustcaps.execution.runner import run
 from robustcaps.models.cards import read_card
 from robustcaps.models.zoo import load_weights
 from robustcaps.registry import DATASETS
+from robustcaps.utils.grid import grids_markdown
 from tests import tiny
 
 SUITE = """
@@ -109,14 +109,13 @@ def test_rows_say_which_views_are_familiar_and_which_answers_right():
     images = torch.tensor([0.0, 0.2, 0.9, 0.8])[:, None, None, None].expand(4, 1, 2, 2)
     factors = pd.DataFrame({"azimuth": [0, 40, 60, 300], "elevation": [30, 45, 40, 70]})
     data = Data(images, torch.tensor([0, 0, 0, 1]), ("dark", "bright"), factors=factors)
-    given = {"eps": 0.1, "norm": "linf", "seed": 0, "progress": None}
-    around, above = (view_rows(Bright(), data, **given, by=by) for by in ("azimuths", "elevations"))
+    around, above = (view_rows(Bright(), data, progress=None, by=by) for by in ("azimuths", "elevations"))
     assert around["answer"].tolist() == [-1, 0, 1, 1]
     assert around["right"].tolist() == above["right"].tolist() == [False, True, False, True]
     assert around["familiar"].tolist() == [True, True, False, True]
     assert above["familiar"].tolist() == [True, False, True, False]
-    with pytest.raises(UserError, match="do not tell azimuths apart"):
-        view_rows(Bright(), replace(data, factors=pd.DataFrame()), **given, by="azimuths")
+    with pytest.raises(UserError, match="the data has no factor for azimuths"):
+        view_rows(Bright(), replace(data, factors=pd.DataFrame()), progress=None, by="azimuths")
 
 
 def rows(model: str, by: str, familiar: list[bool], right: list[bool]) -> pd.DataFrame:
@@ -144,7 +143,7 @@ def test_the_table_has_wilson_intervals_and_the_published_errors_after_each_angl
         ("smallNORB", 0.043, 0.178),
         ("smallNORB", 0.043, 0.123),
     ]
-    page = views_markdown(table)
+    page = grids_markdown(view_grids(table))
     assert "| elevations | toys | one | familiar-elevations | 25.0 (10) | 25.0 (5-70) | 50.0 (9-91) | 4 | 2 |" in page
     assert "| azimuths | toys | <two> | all |  | 0.0 (0-56) |  | 3 | 0 |" in page
     assert "| azimuths | smallNORB | CNN | familiar-azimuths |  | 3.7 | 20.0 |  |  |" in page

@@ -20,11 +20,19 @@ import robustcaps as rc
 from robustcaps.cli.app import main
 from robustcaps.errors import UserError
 from robustcaps.execution.execute_cell import clip, execute_cell
-from robustcaps.execution.isolation.protocol import Job, News, job_line, news_line, read_job, read_news
-from robustcaps.execution.isolation.worker import PLUGIN_LIMIT, Worker, _Output, _Process, time_limit
+from robustcaps.execution.isolation.protocol import (
+    Job,
+    JobUpdate,
+    decode_job,
+    decode_update,
+    encode_job,
+    encode_update,
+)
+from robustcaps.execution.isolation.worker import Worker, _CapturedOutput, _WorkerProcess
 from robustcaps.models.precision import Precision
 from robustcaps.registry import ATTACKS, DATASETS, MODELS
-from robustcaps.suite.plan import Cell, make_plan
+from robustcaps.suite.cell import PLUGIN_TIME_LIMIT, AttackTask, Cell
+from robustcaps.suite.plan import make_plan
 from robustcaps.suite.resolve import Resolver, RuntimeConfig
 from robustcaps.suite.spec import AttackSpec, DataSpec, ModelSpec, Suite, TrainSpec, parse_spec
 from tests.conftest import PLUGIN
@@ -68,7 +76,6 @@ class Place:
         content = {"data": [{"use": "dots", "limit": 20}], "models": [{"use": "levels"}], "batch_size": 8}
         suite = Suite.model_validate({"name": "s", **content, "attacks": [{"use": attack, **eps, **options}]})
         (cell,) = make_plan(suite, self.resolver, source="s")
-        assert isinstance(cell, Cell)
         return cell
 
 
@@ -93,7 +100,7 @@ def test_a_worker_gives_the_rows_and_the_progress_of_this_process(place):
     assert there.violation == there.trace == "" and 0 < there.seconds < 60
 
 
-def test_what_was_printed_is_told_before_the_traceback(place):
+def test_output_precedes_the_traceback(place):
     outcome = place.worker.execute_cell(place.cell("talks and raises"), 60)
     assert outcome.violation == "raised" and outcome.reason == "RuntimeError: no luck"
     assert outcome.trace.index("I was here") < outcome.trace.index("Traceback")
@@ -116,7 +123,7 @@ def left_alone(place, cell, pids):
     """As after a kill of the run: nobody holds the other end of its input any more."""
     place.worker.execute_cell(place.cell("darken"), 60)  # so that there is one
     process, place.worker.process = place.worker.process, None
-    process.ask(Job(place.resolver.config, cell, place.folder / "rows.parquet"))
+    process.submit(Job(place.resolver.config, cell, place.folder / "rows.parquet"))
     wait_until(pids.exists)
     process.popen.stdin.close()
 
@@ -161,31 +168,35 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_who_gets_a_worker_and_for_how_long(place):
-    assert time_limit(place.cell("fgsm")) is None
-    assert time_limit(place.cell("fgsm", time_limit=7)) == 7
-    assert time_limit(place.cell("darken")) == PLUGIN_LIMIT
-    assert time_limit(place.cell("darken", time_limit=0.5)) == 0.5
-    made_of = {"attack": {"parts": [{"name": "fgsm"}, {"name": "inner", "parts": [{"code": "c0de"}]}]}}
-    assert time_limit(replace(place.cell("fgsm"), settings=made_of)) == PLUGIN_LIMIT
+    def limit(attack: str, **options: Any) -> float | None:
+        cell: Cell = place.cell(attack, **options)
+        return cell.task.time_limit
+
+    assert limit("fgsm") is None
+    assert limit("fgsm", time_limit=7) == 7
+    assert limit("darken") == PLUGIN_TIME_LIMIT
+    assert limit("darken", time_limit=0.5) == 0.5
+    assert limit("worst-case", attacks=["fgsm", {"use": "minimal", "attack": "bim"}]) is None
+    assert limit("worst-case", attacks=["fgsm", {"use": "minimal", "attack": "darken"}]) == PLUGIN_TIME_LIMIT
 
 
-class Chatty(_Process):
-    """Has news at every look, and never comes to an end."""
+class Endless(_WorkerProcess):
+    """Reports progress at every poll, and never finishes."""
 
     def __init__(self) -> None:
-        self.output = _Output()
-        self.looks = 0
+        self.output = _CapturedOutput()
+        self.polls = 0
 
-    def _next_news(self) -> News:
-        self.looks += 1
+    def _next_update(self) -> JobUpdate:
+        self.polls += 1
         time.sleep(0.01)
-        return News("ready") if self.looks == 1 else News("moved", done=self.looks)
+        return JobUpdate("ready") if self.polls == 1 else JobUpdate("progress", done=self.polls)
 
 
 def test_progress_does_not_stop_the_clock():
     heard: list[int] = []
-    ending = Chatty().follow(0.1, lambda done, _: heard.append(done))
-    assert ending.violation == "timed-out" and ending.trace == "stopped: it did not end within 0.1 s"
+    result = Endless().wait(0.1, lambda done, _: heard.append(done))
+    assert result.violation == "timed-out" and result.trace == "killed: exceeded its time limit of 0.1 s"
     assert heard == list(range(2, len(heard) + 2)) != []
 
 
@@ -199,17 +210,18 @@ def test_a_time_limit_is_a_positive_number(limit):
         parse_spec(AttackSpec, {"use": "fgsm", "eps": 0.1, "time_limit": limit})
 
 
-def test_jobs_and_news_arrive_as_they_were_sent(tmp_path):
+def test_jobs_and_updates_arrive_as_they_were_sent(tmp_path):
     model = ModelSpec(use="cnn:b", weights=Path("a b/ü.safetensors"), train=TrainSpec(seed=3))
     attack = AttackSpec.model_validate({"use": "x", "eps": [0.1], "target": "2", "far": math.inf, "list": [1, "a"]})
-    cell = Cell("suite", model, DataSpec(use="toys", limit=5), attack, 7, 64, 10, 20.0, {}, {"cnn": model})
+    task = AttackTask(attack, 7, 64, 10, 20.0, surrogates={"cnn": model})
+    cell = Cell("suite", model, DataSpec(use="toys", limit=5), task, {})
     config = RuntimeConfig(Path("data"), "cpu", (Path("p.py"),), Precision(autocast=True))
     job = Job(config, cell, tmp_path / "rows.parquet")
-    assert read_job(job_line(job)) == job
-    assert read_job(job_line(replace(job, cell=replace(cell, settings={"odd": object()})))) == job
-    news = News("failed", 1.5, "raised", "line 1\nline 2: ü", 3, 4)
-    assert read_news(news_line(news)) == news
-    assert news_line(news).count(b"\n") == 1
+    assert decode_job(encode_job(job)) == job
+    assert decode_job(encode_job(replace(job, cell=replace(cell, settings={"odd": object()})))) == job
+    update = JobUpdate("failed", 1.5, "raised", "line 1\nline 2: ü", 3, 4)
+    assert decode_update(encode_update(update)) == update
+    assert encode_update(update).count(b"\n") == 1
 
 
 def test_a_trace_is_short_and_can_be_written():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,12 +12,12 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import robustcaps as rc
-from robustcaps.analysis.results import write_report
-from robustcaps.capsules.routing import em_steps, everywhere
+from robustcaps.analysis.results import Results
+from robustcaps.benchmark import run
+from robustcaps.capsules.routing import em_steps, fully_connected
 from robustcaps.cli.app import main
-from robustcaps.execution.runner import run
-from robustcaps.introspection.pictures import choose_samples, find_subjects, write_album
-from robustcaps.models.reconstruction import OFFSETS
+from robustcaps.inspection import InspectedPart, choose_samples, select_models, write_inspection
+from robustcaps.introspection.decoder import OFFSETS
 from robustcaps.suite.resolve import Resolver
 
 SIZES = {"classes": 3, "channels": 1, "size": 20}
@@ -51,7 +52,9 @@ class Voters(nn.Module):
         types = self.given.shape[1]
         betas = {"beta_a": torch.full((types,), 0.3).double(), "beta_u": torch.full((types,), 0.7).double()}
         children = self.activations[chosen].unsqueeze(2)
-        steps = em_steps(self.given[chosen].unsqueeze(1), children, everywhere(children.shape[1]), **RULES, **betas)
+        steps = em_steps(
+            self.given[chosen].unsqueeze(1), children, fully_connected(children.shape[1]), **RULES, **betas
+        )
         return {"classes": list(steps)}
 
 
@@ -115,22 +118,24 @@ def test_votes_are_shared_out_and_measured_to_the_final_poses(matrix):
     np.testing.assert_allclose(found[found["iteration"] == 1]["weight"], 1 / 3, rtol=1e-6)
     assert found[found["iteration"] == 2]["weight"].std() > 1e-4
     with torch.no_grad():
-        offsets = matrix.votes(images) - matrix.read(images).poses.unsqueeze(2)
+        offsets = matrix.votes(images) - matrix.classify(images).poses.unsqueeze(2)
     last = found[found["iteration"] == 3]["distance"]
     np.testing.assert_allclose(last, offsets.norm(dim=-1).flatten(), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("look", [rc.vote_distances, rc.reconstruct, rc.perturb_capsule])
-def test_looking_changes_nothing(look, matrix, vector):
-    model = matrix if look is rc.vote_distances else vector
+@pytest.mark.parametrize("inspect", [rc.vote_distances, rc.reconstruct, rc.perturb_capsule])
+def test_inspecting_changes_nothing(inspect, matrix, vector):
+    model = matrix if inspect is rc.vote_distances else vector
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    quiet = look(model, pictures(2))
+    quiet = inspect(model, pictures(2))
     model.train()
-    again = look(model, pictures(2))
+    again = inspect(model, pictures(2))
     assert model.training and all(module.training for module in model.modules())
     model.eval()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert quiet.equals(again) if look is rc.vote_distances else (torch.equal(quiet, again) and not again.requires_grad)
+    assert (
+        quiet.equals(again) if inspect is rc.vote_distances else (torch.equal(quiet, again) and not again.requires_grad)
+    )
 
 
 def test_a_perturbed_capsule_is_moved_in_one_dimension(vector):
@@ -139,7 +144,7 @@ def test_a_perturbed_capsule_is_moved_in_one_dimension(vector):
     moved = rc.perturb_capsule(vector, images, labels, offsets=[-0.2, 0.0, 0.1])
     assert moved.shape == (2, 16, 3, 1, 20, 20)
     with torch.no_grad():
-        poses = vector.read(images).poses.clone()
+        poses = vector.classify(images).poses.clone()
         poses[[0, 1], labels, 5] += 0.1
         by_hand = vector.decode(poses, labels)
     torch.testing.assert_close(moved[:, 5, 2], by_hand)
@@ -177,29 +182,29 @@ def broken():
 
 
 REFUSED = {
-    "no routing": (rc.vote_distances, cnn, pictures(1), "no EM routing to look at"),
+    "no routing": (rc.vote_distances, cnn, pictures(1), "the model has no EM routing"),
     "not finite": (rc.vote_distances, broken, numbered(1), "are not finite"),
-    "no decoder": (rc.perturb_capsule, cnn, pictures(1), "no decoder to look through"),
-    "untrained decoder": (rc.reconstruct, blind, pictures(1), "was not trained (reconstruction = 0)"),
+    "no decoder": (rc.perturb_capsule, cnn, pictures(1), "the model has no decoder"),
+    "untrained decoder": (rc.reconstruct, blind, pictures(1), "is untrained (reconstruction = 0)"),
     "other images": (
         rc.reconstruct,
         lambda: rc.build_model("vector-capsnet-small", **SIZES),
         torch.rand(1, 1, 32, 32),
-        "built for images of (1, 20, 20); these are (1, 32, 32)",
+        "expects images of shape (1, 20, 20), not (1, 32, 32)",
     ),
     "one image": (
         rc.reconstruct,
         lambda: rc.build_model("vector-capsnet-small", **SIZES),
         pictures(1)[0],
-        "images must be (n, channels, height, width)",
+        "images must have shape (n, channels, height, width)",
     ),
 }
 
 
-@pytest.mark.parametrize(("look", "make", "images", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_looked_at_is_named(look, make, images, message):
+@pytest.mark.parametrize(("inspect", "make", "images", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_inspected_is_named(inspect, make, images, message):
     with pytest.raises(rc.UserError) as error:
-        look(make(), images)
+        inspect(make(), images)
     assert message in str(error.value)
 
 
@@ -260,12 +265,12 @@ def record(folder, data, models):
 def test_files_of_different_models_have_different_names(tmp_path):
     models = [{"use": "cnn", "name": "a/b"}, {"use": "cnn:a", "name": "a b"}, {"use": "cnn:b"}]
     record(tmp_path, [{"use": "toys"}], models)
-    assert [subject.name for subject in find_subjects(tmp_path)] == ["a-b", "a-b-2", "cnn-b"]
+    assert [model.name for model in select_models(tmp_path)] == ["a-b", "a-b-2", "cnn-b"]
     record(tmp_path, [{"use": "toys"}, {"use": "mnist", "name": "digits"}], models[2:])
-    assert [subject.name for subject in find_subjects(tmp_path)] == ["cnn-b-toys", "cnn-b-digits"]
+    assert [model.name for model in select_models(tmp_path)] == ["cnn-b-toys", "cnn-b-digits"]
     (tmp_path / "run.json").write_text('{"suite": {}, "cells": []}')
     with pytest.raises(rc.UserError, match=r"run\.json: name: "):
-        find_subjects(tmp_path)
+        select_models(tmp_path)
 
 
 PLUGIN = '''
@@ -280,9 +285,9 @@ def specks(*, split, limit, data_dir, progress):
     return rc.Data(images[:limit], (torch.arange(12) % 3)[:limit], ("ant", "bee", "cow"), name="specks", split=split)
 
 
-@rc.model("matrices")
+@rc.model("matrices", pretrained=True)
 def matrices(*, classes, channels, size):
-    """Untrained matrix capsules."""
+    """Matrix capsules with the weights they start with."""
     model = rc.build_model(
         "matrix-capsnet-small", classes=classes, channels=channels, size=size, filters=8, types=(2, 3, 4)
     )
@@ -290,9 +295,9 @@ def matrices(*, classes, channels, size):
     return model
 
 
-@rc.model("vectors")
+@rc.model("vectors", pretrained=True)
 def vectors(*, classes, channels, size, reconstruction: float = 0.1):
-    """Untrained vector capsules."""
+    """Vector capsules with the weights they start with."""
     return rc.build_model(
         "vector-capsnet-small", classes=classes, channels=channels, size=size, reconstruction=reconstruction
     )
@@ -333,31 +338,45 @@ def names(*kinds: str) -> set[str]:
 def test_figures_of_a_run_show_what_its_models_do(cli, specks, tmp_path):
     (tmp_path / "caps.toml").write_text(SUITE)
     run(tmp_path / "caps.toml", tmp_path / "o", plugins=[specks])
-    words = ("figures", "o", "--routing", "--decoder", "--samples", "4,0", "--plugin", specks)
-    first = cli(*words)
-    assert first.returncode == 0, first.stderr
-    files = {path.name: path.read_bytes() for path in (tmp_path / "o" / "figures").iterdir()}
+    printed = {}
+    for part in ("routing", "decoder"):
+        result = cli("inspect", part, "o", "--samples", "4,0", "--plugin", specks)
+        assert result.returncode == 0, result.stderr
+        printed[part] = result.stdout
+    files = {path.name: path.read_bytes() for path in (tmp_path / "o" / "inspection").iterdir()}
     assert set(files) == names("routing-matrices", "perturbation-vectors", "reconstruction-vectors")
-    assert "o/figures/routing-matrices.svg" in first.stdout
-    assert "not drawn: vectors, blind-vectors: no EM routing to look at" in first.stdout
-    assert "not drawn: blind-vectors: the decoder was not trained" in first.stdout
+    assert "o/inspection/routing-matrices.svg" in printed["routing"]
+    assert "not drawn: vectors, blind-vectors: the model has no EM routing" in printed["routing"]
+    assert "not drawn: blind-vectors: the decoder is untrained" in printed["decoder"]
     assert b"#4 bee" in files["routing-matrices.svg"] and b"#0 ant" in files["perturbation-vectors.svg"]
 
     def draw() -> dict[str, bytes]:
-        subjects = find_subjects(tmp_path / "o")
-        album = write_album(subjects, tmp_path / "o", Resolver(), routing=True, decoder=True, samples=[4, 0])
-        return {path.name: path.read_bytes() for path in album.files}
+        models, parts = select_models(tmp_path / "o"), get_args(InspectedPart)
+        written = [write_inspection(part, models, tmp_path / "o", Resolver(), samples=[4, 0]) for part in parts]
+        return {path.name: path.read_bytes() for each in written for path in each.files}
 
     again = draw()
     assert again.keys() == files.keys()
     assert draw() == again
-    assert "Votes for the class capsules" in write_report(tmp_path / "o").read_text()
+    assert "Votes for the class capsules" in Results(tmp_path / "o").write_report().read_text()
+
+
+@pytest.mark.usefixtures("registries")
+def test_figures_of_attacks_and_of_models_leave_each_other_alone(specks, tmp_path):
+    (tmp_path / "caps.toml").write_text(SUITE)
+    out = run(tmp_path / "caps.toml", tmp_path / "o", plugins=[specks]).out
+    (out / "figures").mkdir(exist_ok=True)
+    (out / "figures" / "old.svg").write_text("of a former run")
+    write_inspection("routing", select_models(out), out, Resolver())
+    Results(out).write_figures()
+    assert not (out / "figures" / "old.svg").exists()
+    assert {path.name for path in (out / "inspection").iterdir()} == names("routing-matrices")
 
 
 CALLS = {
-    "routing": (["--routing", "--model", "matrices"], "out", names("routing-matrices")),
+    "routing": (["routing", "--model", "matrices"], "out", names("routing-matrices")),
     "decoder": (
-        ["there", "--decoder", "--model", "vectors"],
+        ["decoder", "there", "--model", "vectors"],
         "there",
         names("reconstruction-vectors", "perturbation-vectors"),
     ),
@@ -366,25 +385,24 @@ CALLS = {
 
 @pytest.mark.parametrize(("words", "out", "files"), CALLS.values(), ids=CALLS)
 @pytest.mark.usefixtures("registries")
-def test_a_model_is_looked_at_without_a_run(monkeypatch, capsys, specks, tmp_path, words, out, files):
+def test_a_model_is_inspected_without_a_run(monkeypatch, capsys, specks, tmp_path, words, out, files):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["robustcaps", "figures", *words, "--data", "specks", "--plugin", str(specks)])
+    monkeypatch.setattr(sys, "argv", ["robustcaps", "inspect", *words, "--data", "specks", "--plugin", str(specks)])
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 0, capsys.readouterr().err
-    assert {path.name for path in (tmp_path / out / "figures").iterdir()} == files
+    assert {path.name for path in (tmp_path / out / "inspection").iterdir()} == files
 
 
 BAD_CALLS = {
-    "nothing": ([], "name the out folder of a run, or a model to look at with --model."),
-    "not a run": (["nowhere", "--routing"], "is nowhere the out folder of `robustcaps run`?"),
-    "look at what": (["o", "--samples", "3"], "say what to look at, with --routing or --decoder."),
-    "data of a run": (["o", "--routing", "--data", "toys"], "--data, --weights: only with --model"),
-    "no number": (["--routing", "--model", "cnn", "--samples", "a"], "--samples: 'a' is not a list of sample numbers"),
-    "no sample": (["--routing", "--model", "matrices", "--samples", "12"], "there is no sample 12 in 'specks'"),
-    "no such model": (["--routing", "--model", "matrixes"], "unknown model 'matrixes'. Did you mean 'matrices'?"),
-    "no routing": (["--routing", "--model", "vectors"], "nothing to draw: vectors: no EM routing to look at"),
-    "no decoder": (["--decoder", "--model", "matrices"], "nothing to draw: matrices: no decoder to look through"),
+    "nothing": (["routing"], "name the out folder of a run, or a model with --model."),
+    "not a run": (["routing", "nowhere"], "Is nowhere the out folder of `robustcaps run`?"),
+    "data of a run": (["routing", "o", "--data", "toys"], "--data, --weights: only with --model"),
+    "no number": (["routing", "--model", "cnn", "--samples", "a"], "--samples: 'a' is not a list of sample numbers"),
+    "no sample": (["routing", "--model", "matrices", "--samples", "12"], "there is no sample 12 in 'specks'"),
+    "no such model": (["routing", "--model", "matrixes"], "unknown model 'matrixes'. Did you mean 'matrices'?"),
+    "no routing": (["routing", "--model", "vectors"], "nothing to draw: vectors: the model has no EM routing"),
+    "no decoder": (["decoder", "--model", "matrices"], "nothing to draw: matrices: the model has no decoder"),
 }
 
 
@@ -395,7 +413,7 @@ def test_bad_calls_end_with_one_line_and_write_nothing(monkeypatch, capsys, spec
     monkeypatch.chdir(tmp_path)
     if "--model" in words:
         words = [*words, "--data", "specks"]
-    monkeypatch.setattr(sys, "argv", ["robustcaps", "figures", *words, "--plugin", str(specks)])
+    monkeypatch.setattr(sys, "argv", ["robustcaps", "inspect", *words, "--plugin", str(specks)])
     with pytest.raises(SystemExit) as stop:
         main()
     said = capsys.readouterr().err

@@ -17,8 +17,9 @@ from robustcaps.capsules import layers
 from robustcaps.errors import UserError
 from robustcaps.models.base import CapsuleClassifier, Classifier
 from robustcaps.models.matrix_capsnet import MatrixCapsNet
-from robustcaps.models.precision import TRAINED, Precision
-from robustcaps.suite.plan import Work, make_plan
+from robustcaps.models.precision import TRAINING_METHODS, Precision
+from robustcaps.suite.cell import Cell
+from robustcaps.suite.plan import make_plan
 from robustcaps.suite.resolve import Resolver, RuntimeConfig
 from robustcaps.suite.spec import load_suite
 from tests import tiny
@@ -36,7 +37,7 @@ class Stubborn(nn.Flatten):
         return super().forward(images) * (2 if images.sum() > 0 else 3)
 
 
-@rc.model("stubborn")
+@rc.model("stubborn", pretrained=True)
 def stubborn(*, classes, channels, size):
     """Asks its images what to do: not one graph."""
     return nn.Sequential(Stubborn(), nn.Linear(channels * size * size, classes))
@@ -73,9 +74,9 @@ def gradient(model: nn.Module, images: Tensor) -> Tensor:
 def test_a_model_is_left_as_it_is_unless_asked():
     model = build_small("cnn-small")
     kind = type(model)
-    assert Precision().prepare(model, name="cnn-small") is model
+    assert Precision().apply(model, name="cnn-small") is model
     assert type(model) is kind
-    assert Precision().switched_on == {}
+    assert Precision().enabled == {}
 
 
 @pytest.mark.usefixtures("quick_compiler")
@@ -83,13 +84,13 @@ def test_a_model_is_left_as_it_is_unless_asked():
 @pytest.mark.parametrize("name", ["cnn-small", "vector-capsnet-small", "matrix-capsnet-small"])
 def test_all_that_attacks_ask_for_is_compiled_for_any_batch(name: str):
     model, expected = build_small(name), build_small(name)
-    COMPILED.prepare(model, name=name)
+    COMPILED.apply(model, name=name)
     assert isinstance(model, CapsuleClassifier) == isinstance(expected, CapsuleClassifier)
     for n in (9, 4, 1):
         images, labels = images_of(n), torch.arange(n) % 3
         close = functools.partial(torch.testing.assert_close, rtol=1e-3, atol=1e-5)
         close(model(images), expected(images))
-        close(model.read(images).scores, expected.read(images).scores)
+        close(model.classify(images).scores, expected.classify(images).scores)
         close(gradient(model, images), gradient(expected, images))
         close(model.training_loss(images, labels), expected.training_loss(images, labels))
         if isinstance(model, CapsuleClassifier) and isinstance(expected, CapsuleClassifier):
@@ -99,7 +100,7 @@ def test_all_that_attacks_ask_for_is_compiled_for_any_batch(name: str):
 @pytest.mark.usefixtures("quick_compiler")
 def test_more_models_of_a_class_than_pytorch_likes_are_compiled():
     for classes in range(2, 12):
-        model = COMPILED.prepare(nn.Sequential(nn.Flatten(), nn.Linear(24 * 24, classes)), name="linear")
+        model = COMPILED.apply(nn.Sequential(nn.Flatten(), nn.Linear(24 * 24, classes)), name="linear")
         assert model(images_of(3)).shape == (3, classes)
 
 
@@ -108,14 +109,14 @@ def test_evaluation_guards_and_counts_as_ever():
     model, data = build_small("cnn-small"), (images_of(17), torch.arange(17) % 3)
     attack = rc.load_attack("bim", eps=[0.05], steps=3)
     expected = rc.evaluate(model, data, attack, batch_size=8)
-    found = rc.evaluate(COMPILED.prepare(model, name="cnn-small"), data, attack, batch_size=8)
+    found = rc.evaluate(COMPILED.apply(model, name="cnn-small"), data, attack, batch_size=8)
     assert found.drop(columns=["linf", "l2"]).equals(expected.drop(columns=["linf", "l2"]))
     assert set(found["violation"]) == {""}
 
 
 def test_a_guard_finds_and_mends_a_prepared_model():
     model, images = build_small("cnn-small"), images_of(4)
-    AUTOCAST.prepare(model, name="cnn-small")
+    AUTOCAST.apply(model, name="cnn-small")
     expected = model(images)
     snapshot = Snapshot.take(model)
     model.forward = lambda images: torch.zeros(len(images), 3)
@@ -123,9 +124,25 @@ def test_a_guard_finds_and_mends_a_prepared_model():
     assert torch.equal(model(images), expected)
 
 
+@pytest.mark.parametrize("precision", [COMPILED, AUTOCAST])
+def test_a_model_keeps_its_class(precision: Precision):
+    model = build_small("vector-capsnet-small")
+    kind = type(model)
+    precision.apply(model, name="vector-capsnet-small")
+    assert type(model) is kind
+
+
+def test_scores_are_computed_like_the_logits():
+    model, images = build_small("vector-capsnet-small"), images_of(4)
+    expected = model.scores(images)
+    AUTOCAST.apply(model, name="vector-capsnet-small")
+    assert torch.equal(model.scores(images), model.classify(images).scores)
+    assert not torch.equal(model.scores(images), expected)
+
+
 def test_a_copy_of_a_prepared_model_is_a_model_of_its_own():
     model, images = build_small("cnn-small"), images_of(4)
-    AUTOCAST.prepare(model, name="cnn-small")
+    AUTOCAST.apply(model, name="cnn-small")
     twin = copy.deepcopy(model)
     for parameter in twin.parameters():
         parameter.data.zero_()
@@ -146,10 +163,10 @@ def test_autocast_is_near_float32_and_routing_never_leaves_it(name: str, monkeyp
 
         monkeypatch.setattr(layers, routing, watched)
     model, expected, images = build_small(name), build_small(name), images_of(4)
-    AUTOCAST.prepare(model, name=name)
+    AUTOCAST.apply(model, name=name)
     logits, grad = model(images), gradient(model, images)
     assert logits.dtype == grad.dtype == torch.float32
-    assert model.read(images).scores.dtype == model.training_loss(images, torch.arange(4) % 3).dtype == torch.float32
+    assert model.scores(images).dtype == model.training_loss(images, torch.arange(4) % 3).dtype == torch.float32
     assert set(seen) == (set() if name.startswith("cnn") else {torch.float32})
     assert not torch.equal(logits, expected(images))
     torch.testing.assert_close(logits, expected(images), rtol=0.05, atol=0.05)
@@ -161,19 +178,19 @@ def test_autocast_is_near_float32_and_routing_never_leaves_it(name: str, monkeyp
 @pytest.mark.usefixtures("quick_compiler")
 def test_autocast_can_be_compiled():
     model, expected, images = build_small("matrix-capsnet-small"), build_small("matrix-capsnet-small"), images_of(4)
-    Precision(compile=True, autocast=True).prepare(model, name="matrix-capsnet-small")
-    AUTOCAST.prepare(expected, name="matrix-capsnet-small")
+    Precision(compile=True, autocast=True).apply(model, name="matrix-capsnet-small")
+    AUTOCAST.apply(expected, name="matrix-capsnet-small")
     torch.testing.assert_close(model(images), expected(images), rtol=1e-3, atol=1e-4)
 
 
-def cells(suite: Path, plugin: Path, precision: Precision) -> list[Work]:
+def cells(suite: Path, plugin: Path, precision: Precision) -> list[Cell]:
     return make_plan(load_suite(suite), Resolver(RuntimeConfig(plugins=(plugin,), precision=precision)), source="suite")
 
 
 @pytest.mark.usefixtures("registries", "quick_compiler")
 def test_cells_of_another_execution_are_other_cells(suite: Path, plugin: Path):
     plain = cells(suite, plugin, Precision())
-    assert all("execution" not in cell.settings for cell in plain)
+    assert all("precision" not in cell.settings for cell in plain)
     ids = {cell.id for cell in plain}
     for precision in (COMPILED, AUTOCAST, Precision(compile=True, autocast=True)):
         other = {cell.id for cell in cells(suite, plugin, precision)}
@@ -188,8 +205,8 @@ def test_a_model_that_does_not_compile_is_named():
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(images) * (2 if images.sum() > 0 else 3)
 
-    model = COMPILED.prepare(Asking(), name="asking")
-    with pytest.raises(UserError, match="--compile: model 'asking' cannot be compiled as a whole: ") as error:
+    model = COMPILED.apply(Asking(), name="asking")
+    with pytest.raises(UserError, match="--compile: model 'asking' cannot be compiled into one graph: ") as error:
         model(images_of(2))
     assert "\n" not in str(error.value)
 
@@ -209,7 +226,7 @@ def test_training_takes_the_switches(switch: str, tmp_path: Path):
 def test_training_leaves_the_forward_pass_alone():
     model, images = build_small("cnn-small"), images_of(4)
     expected = model(images)
-    AUTOCAST.prepare(model, name="cnn-small", methods=TRAINED)
+    AUTOCAST.apply(model, name="cnn-small", methods=TRAINING_METHODS)
     assert torch.equal(model(images), expected)
 
 
@@ -219,7 +236,7 @@ def test_the_command_names_a_model_that_does_not_compile(cli: Cli, plugin: Path,
     stubborn.write_text(STUBBORN)
     result = cli("attack", "stubborn", "fgsm", "--data", "dots", "--compile", "--plugin", plugin, "--plugin", stubborn)
     assert result.returncode == 2
-    assert "model 'stubborn' cannot be compiled as a whole" in result.stderr
+    assert "model 'stubborn' cannot be compiled into one graph" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 import robustcaps as rc
-from robustcaps.models.zoo import WEIGHTS, find_shipped, shipped
+from robustcaps.models.zoo import WEIGHTS, find_shipped_weights, shipped_cards
 from robustcaps.suite.spec import load_collection, load_suite, meant_for
 from robustcaps.utils.statistics import wilson
 
 FILES = os.environ.get("ROBUSTCAPS_DATA")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-MISSING = r"data\[\d\]: dataset '[a-z0-9-]+': (no folder data/|data/eth80/1/\d holds 0 pictures)"
+MISSING = r"data\[\d\]: dataset '[a-z0-9-]+': (no folder data/|data/eth80/1/\d contains 0 files)"
 """What a suite may lack where it is checked."""
-CARDS = {f"{card.name} ({card.data})": card for card in shipped()}
+CARDS = {f"{card.name} ({card.data})": card for card in shipped_cards()}
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_every_model_of_a_benchmark_is_shipped_or_trained_there(suite):
         for model in (model for model in loaded.models if model.train is None):
             for data in (data for data in loaded.data if meant_for(model.data, data)):
                 name, _, tag = model.use.partition(":")
-                assert find_shipped(name, tag, data.use).is_file()
+                assert find_shipped_weights(name, tag, data.use).is_file()
 
 
 def test_check_refuses_images_that_a_model_was_not_built_for(cli, tmp_path):

@@ -13,8 +13,8 @@ from torch import nn
 
 from robustcaps.errors import UserError
 from robustcaps.models import zoo
-from robustcaps.models.cards import Card, digest_of, read_card, read_tensors, weights_digest, write_weights
-from robustcaps.models.zoo import build_model, load_model, shipped
+from robustcaps.models.cards import ModelCard, read_card, read_tensors, tensors_digest, weights_digest, write_weights
+from robustcaps.models.zoo import build_model, load_model, shipped_cards
 from robustcaps.registry import MODELS
 from tests import tiny
 
@@ -36,7 +36,7 @@ def shelf(tmp_path, monkeypatch):
     return tmp_path
 
 
-def put(path: Path, *, seed: int = 0, half: bool = True, **changes: Any) -> Card:
+def put(path: Path, *, seed: int = 0, half: bool = True, **changes: Any) -> ModelCard:
     """Write weights and a card as `train` does."""
     path.parent.mkdir(exist_ok=True, parents=True)
     model = build_model("tiny", seed=seed, **SHAPE)
@@ -71,10 +71,10 @@ def put(path: Path, *, seed: int = 0, half: bool = True, **changes: Any) -> Card
         "command": "",
         "versions": {},
         "machine": "",
-        "digest": digest_of(model.state_dict()),
+        "digest": tensors_digest(model.state_dict()),
         "date": dt.date(2024, 1, 1),
     }
-    card = Card(**{**fields, **changes})
+    card = ModelCard(**{**fields, **changes})
     path.with_suffix(".json").write_text(card.model_dump_json())
     return card
 
@@ -110,7 +110,7 @@ def test_weights_come_back_as_they_were_written(tmp_path, half):
         expected = tensor.half().to(tensor.dtype) if half and tensor.is_floating_point() else tensor
         assert torch.equal(model.state_dict()[name], expected)
         assert model.state_dict()[name].dtype == tensor.dtype
-    assert digest_of(model.state_dict()) == card.digest
+    assert tensors_digest(model.state_dict()) == card.digest
     stored = {tensor.dtype for tensor in read_tensors(path).values()}
     assert stored == {torch.float16 if half else torch.float32, torch.int64}
 
@@ -141,7 +141,7 @@ def test_options_given_when_loading_win_over_those_of_the_training(tmp_path):
         load_model("tiny", weights=tmp_path / "mine.safetensors", device="cpu", **options)
         for options in ({}, {"fault": "collapse"})
     )
-    assert digest_of(plain.state_dict()) == digest_of(changed.state_dict())
+    assert tensors_digest(plain.state_dict()) == tensors_digest(changed.state_dict())
     assert weights_digest(plain) != weights_digest(changed)  # a buffer that is derived from the option
     assert changed(torch.rand(9, 1, 8, 8)).argmax(1).tolist() == [1] * 9
 
@@ -173,28 +173,31 @@ def rewrite(**changes: torch.Tensor | None) -> Callable[[Path], None]:
 
 
 BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda path: path.unlink(), "cannot be read: No such file"),
-    "empty": (lambda path: path.write_bytes(b""), "not a whole safetensors file"),
-    "text": (lambda path: path.write_text("weights, honestly"), "not a whole safetensors file"),
-    "truncated": (truncate, "not a whole safetensors file"),
-    "no card": (lambda path: path.with_suffix(".json").unlink(), r"mine\.json: cannot be read: No such file"),
-    "broken card": (lambda path: path.with_suffix(".json").write_text("{"), r"mine\.json: not a card of weights"),
+    "missing": (lambda path: path.unlink(), "cannot read the weights: No such file"),
+    "empty": (lambda path: path.write_bytes(b""), "not a complete safetensors file"),
+    "text": (lambda path: path.write_text("weights, honestly"), "not a complete safetensors file"),
+    "truncated": (truncate, "not a complete safetensors file"),
+    "no card": (
+        lambda path: path.with_suffix(".json").unlink(),
+        r"mine\.json: cannot read the model card",
+    ),
+    "broken card": (lambda path: path.with_suffix(".json").write_text("{"), r"mine\.json: invalid model card"),
     "poor card": (
         lambda path: path.with_suffix(".json").write_text("{}"),
-        r"mine\.json: not a card of weights: model: ",
+        r"mine\.json: invalid model card: model: ",
     ),
     "other card": (
         lambda path: put(path, model="other"),
-        "weights of another model: its card says 'other:a', not 'tiny'",
+        "weights of a different model: 'other:a' according to its card, not 'tiny'",
     ),
-    "lacking": (rewrite(layers__0__bias=None), r"another model: the file lacks 'layers\.0\.bias'\."),
+    "lacking": (rewrite(layers__0__bias=None), r"different model: the file is missing 'layers\.0\.bias'\."),
     "more": (
         rewrite(layers__0__bias=None, extra=torch.ones(1), third=torch.ones(1)),
-        r"the file lacks 'layers\.0\.bias' and has also 'extra' and 1 more\.",
+        r"the file is missing 'layers\.0\.bias' and unexpectedly has 'extra' and 1 more\.",
     ),
     "shape": (rewrite(layers__0__bias=torch.ones(9)), r"'layers\.0\.bias' is \(9,\) in the file, \(4,\) in the model"),
-    "not finite": (rewrite(layers__0__bias=torch.full((4,), torch.nan)), r"'layers\.0\.bias' holds NaN"),
-    "changed": (rewrite(layers__0__bias=torch.ones(4)), "not those that its card describes"),
+    "not finite": (rewrite(layers__0__bias=torch.full((4,), torch.nan)), r"'layers\.0\.bias' contains NaN"),
+    "changed": (rewrite(layers__0__bias=torch.ones(4)), "the weights do not match their card"),
 }
 
 
@@ -213,7 +216,7 @@ def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path, case):
 def test_options_that_change_the_architecture_do_not_fit(tmp_path):
     put(tmp_path / "mine.safetensors")
     with pytest.raises(
-        UserError, match=r"mine\.safetensors: weights of another model: 'layers\.0\.weight' is \(4, 1, 3, 3\)"
+        UserError, match=r"mine\.safetensors: weights of a different model: 'layers\.0\.weight' is \(4, 1, 3, 3\)"
     ):
         load_model("tiny", weights=tmp_path / "mine.safetensors", width=5)
 
@@ -232,7 +235,7 @@ def test_nothing_is_unpickled(tmp_path):
     path = tmp_path / "mine.safetensors"
     put(path)
     path.write_bytes(pickle.dumps(Trap(tmp_path / "trace")))
-    with pytest.raises(UserError, match="not a whole safetensors file"):
+    with pytest.raises(UserError, match="not a complete safetensors file"):
         load_model("tiny", weights=path)
     assert not (tmp_path / "trace").exists()
 
@@ -244,8 +247,8 @@ def test_shipped_weights_are_found_by_data_model_and_tag(shelf):
         ("tiny", "plain"): put(shelf / "plain" / "tiny-c.safetensors", seed=3, tag="c", data="plain"),
     }
     for (name, data), card in expected.items():
-        assert digest_of(load_model(name, data=data, device="cpu").state_dict()) == card.digest
-    assert shipped() == list(expected.values())
+        assert tensors_digest(load_model(name, data=data, device="cpu").state_dict()) == card.digest
+    assert shipped_cards() == list(expected.values())
 
 
 @pytest.mark.parametrize(("name", "data"), [("tiny:z", "bars"), ("tiny", "plain"), ("other", "bars")])
@@ -254,7 +257,7 @@ def test_what_is_not_shipped_is_said_with_what_is(shelf, name, data):
     model = name.split(":")[0]
     with pytest.raises(UserError) as caught:
         load_model(name, data=data)
-    assert f"model '{name}' on data '{data}'; there are: tiny:a (bars)." in str(caught.value)
+    assert f"model '{name}' on data '{data}'; available: tiny:a (bars)." in str(caught.value)
     assert f"robustcaps train {model} --data {data}" in str(caught.value)
 
 
@@ -264,8 +267,8 @@ def test_an_unknown_model_is_not_looked_for_among_the_weights():
 
 
 def test_an_empty_shelf_ships_nothing(shelf):
-    assert shipped() == []
-    with pytest.raises(UserError, match="there are: none"):
+    assert shipped_cards() == []
+    with pytest.raises(UserError, match="available: none"):
         load_model("tiny", data=shelf.name)
 
 
@@ -300,9 +303,9 @@ def test_the_digest_does_not_see_order_layout_or_mode():
     assert weights_digest(module(y=y, x=x).eval()) == expected
 
 
-@pytest.mark.parametrize("card", shipped(), ids=lambda card: f"{card.data}-{card.stem}")
+@pytest.mark.parametrize("card", shipped_cards(), ids=lambda card: f"{card.data}-{card.stem}")
 def test_every_shipped_file_fits_its_card(card):
     model = load_model(card.name, data=card.data, device="cpu")
-    assert digest_of(model.state_dict()) == card.digest
+    assert tensors_digest(model.state_dict()) == card.digest
     assert sum(parameter.numel() for parameter in model.parameters()) == card.parameters
     assert card.interval[0] <= card.accuracy <= card.interval[1]

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from robustcaps.errors import UserError
-from robustcaps.models.base import CapsuleClassifier, Classifier, Recipe
+from robustcaps.models.base import CapsuleClassifier, Classifier, TrainingRecipe
 from robustcaps.models.matrix_capsnet import MatrixCapsNet, coordinate_offsets
 from robustcaps.models.normalise import Standardise
 from robustcaps.models.vector_capsnet import VectorCapsNet
-from robustcaps.options import validate_options
+from robustcaps.options import options_schema, validate_options
 from robustcaps.registry import MODELS
 
 ZOO = ["cnn", "cnn-small", "matrix-capsnet", "matrix-capsnet-small", "vector-capsnet", "vector-capsnet-small"]
@@ -32,7 +32,7 @@ def build(
     name: str, *, classes: int = CLASSES, channels: int = CHANNELS, size: int = SIZE, **options: Any
 ) -> Classifier:
     factory = MODELS.entry(name).factory
-    checked = validate_options(factory, options, where=name, given=frozenset({"classes", "channels", "size"}))
+    checked = validate_options(factory, options, where=name, reserved=frozenset({"classes", "channels", "size"}))
     model = factory(classes=classes, channels=channels, size=size, **checked)
     assert isinstance(model, Classifier)
     return model
@@ -79,26 +79,34 @@ def test_small_cnn_matches_the_small_capsule_network():
     assert cnn == pytest.approx(capsules, rel=0.03)
 
 
+@pytest.mark.parametrize("family", ["cnn", "matrix-capsnet", "vector-capsnet"])
+def test_variants_have_the_same_options_and_a_summary_of_their_own(family):
+    full, small = (MODELS.entry(name) for name in (family, f"{family}-small"))
+    assert list(options_schema(full.factory).model_fields) == list(options_schema(small.factory).model_fields)
+    assert full.built_in and small.built_in
+    assert full.help and small.help and full.help != small.help
+
+
 @pytest.mark.parametrize("name", ZOO)
-def test_reading(name):
+def test_outputs(name):
     model = build_ready(name)
     images = draw_images()
-    reading = model.read(images)
-    assert reading.logits.shape == reading.scores.shape == (4, CLASSES)
-    assert torch.isfinite(reading.logits).all()
-    assert 0 <= reading.scores.min() <= reading.scores.max() <= 1
-    assert torch.equal(model(images), reading.logits)
-    assert torch.equal(model.scores(images), reading.scores)
-    assert isinstance(model.recipe, Recipe)
+    output = model.classify(images)
+    assert output.logits.shape == output.scores.shape == (4, CLASSES)
+    assert torch.isfinite(output.logits).all()
+    assert 0 <= output.scores.min() <= output.scores.max() <= 1
+    assert torch.equal(model(images), output.logits)
+    assert torch.equal(model.scores(images), output.scores)
+    assert isinstance(model.recipe, TrainingRecipe)
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_the_highest_score_is_the_highest_logit(name):
-    reading = build_ready(name).read(draw_images(16))
-    best = reading.scores.topk(2, dim=1)
+    output = build_ready(name).classify(draw_images(16))
+    best = output.scores.topk(2, dim=1)
     clear = best.values[:, 0] > best.values[:, 1]
     assert clear.any()
-    assert torch.equal(reading.logits.argmax(dim=1)[clear], best.indices[clear, 0])
+    assert torch.equal(output.logits.argmax(dim=1)[clear], best.indices[clear, 0])
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -164,7 +172,7 @@ def test_images_that_are_too_small_are_refused(name):
 
 
 def test_a_mixture_needs_an_e_step():
-    with pytest.raises(UserError, match="'mixture' needs 2 iterations"):
+    with pytest.raises(UserError, match="'mixture' needs at least 2 iterations"):
         build("matrix-capsnet-small", activation="mixture", iterations=1)
 
 
@@ -174,7 +182,7 @@ def test_votes_are_what_the_class_capsules_average(name):
     model = build_ready(name, iterations=1)
     assert isinstance(model, CapsuleClassifier)
     images = draw_images()
-    votes, poses = model.votes(images), model.read(images).poses
+    votes, poses = model.votes(images), model.classify(images).poses
     assert poses is not None
     assert votes.shape[:2] == poses.shape[:2] == (4, CLASSES)
     assert votes.shape[3] == poses.shape[2] == 16
@@ -205,7 +213,7 @@ def test_options_change_the_model(name, options):
 
     def logits(**given: Any) -> Tensor:
         torch.manual_seed(1)
-        return build_ready(name, size=24, **given).read(images).logits
+        return build_ready(name, size=24, **given).classify(images).logits
 
     assert torch.equal(logits(), logits())
     assert not torch.allclose(logits(), logits(**options), rtol=1e-5, atol=1e-7)
@@ -215,14 +223,14 @@ def test_options_change_the_model(name, options):
 def test_matrix_losses(loss):
     model, images, labels = build_ready("matrix-capsnet-small", loss=loss), draw_images(), torch.arange(4)
     value = model.training_loss(images, labels, progress=0.5)
-    reading = model.read(images)
+    output = model.classify(images)
     for n in range(4):
-        a, t = reading.scores[n], int(labels[n])
+        a, t = output.scores[n], int(labels[n])
         others = [k for k in range(CLASSES) if k != t]
         expected = {
             "spread": sum(max(0.0, 0.9 - (a[t] - a[k]).item()) ** 2 for k in others),
             "margin": max(0.0, 0.9 - a[t].item()) ** 2 + 0.5 * sum(max(0.0, a[k].item() - 0.1) ** 2 for k in others),
-            "cross-entropy": -reading.logits[n].log_softmax(dim=0)[t].item(),
+            "cross-entropy": -output.logits[n].log_softmax(dim=0)[t].item(),
         }
         assert value[n].item() == pytest.approx(expected[loss], rel=1e-4)
 
@@ -273,16 +281,16 @@ def test_receptive_fields_are_where_coordinates_say(place):
 
 
 def test_vector_logits_are_the_logits_of_the_lengths():
-    reading = build("vector-capsnet-small").eval().read(draw_images())
-    assert reading.poses is not None
-    torch.testing.assert_close(reading.scores, reading.poses.norm(dim=2))
-    torch.testing.assert_close(reading.logits, torch.logit(reading.scores), rtol=1e-4, atol=1e-4)
+    output = build("vector-capsnet-small").eval().classify(draw_images())
+    assert output.poses is not None
+    torch.testing.assert_close(output.scores, output.poses.norm(dim=2))
+    torch.testing.assert_close(output.logits, torch.logit(output.scores), rtol=1e-4, atol=1e-4)
 
 
 def test_decoder_sees_the_chosen_capsule_only():
     model, images, labels = build("vector-capsnet-small").eval(), draw_images(), torch.tensor([0, 1, 2, 3])
     assert isinstance(model, VectorCapsNet)
-    poses = model.read(images).poses
+    poses = model.classify(images).poses
     assert poses is not None
     others = poses + (1 - torch.eye(CLASSES)).unsqueeze(2)
     decoded = model.decode(poses, labels)

@@ -10,7 +10,7 @@ from torch import nn
 
 from robustcaps.errors import UserError
 from robustcaps.suite import estimate as estimates
-from robustcaps.suite.estimate import Clock, Speed, estimate, in_words, measure_speed
+from robustcaps.suite.estimate import Speed, Stopwatch, estimate, format_duration, measure_speed
 from robustcaps.suite.plan import make_plan
 from robustcaps.suite.resolve import Resolver, RuntimeConfig
 from robustcaps.suite.spec import load_suite
@@ -31,7 +31,7 @@ SECONDS |= {47 * 3600: "47 h", 72 * 3600: "3 days"}
 
 @pytest.mark.parametrize(("seconds", "words"), SECONDS.items())
 def test_durations_are_said_as_people_do(seconds, words):
-    assert in_words(seconds) == words
+    assert format_duration(seconds) == words
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_a_model_that_fails_is_named(tmp_path, resolver, monkeypatch):
     suite.write_text(SETS + '[[attacks]]\nuse = "clean"\n')
     loaded = load_suite(suite)
     with pytest.raises(UserError, match=r"model 'levels' fails on random images: RuntimeError: no luck$"):
-        Clock(resolver).speed(loaded.models[0], loaded.data[0])
+        Stopwatch(resolver).speed(loaded.models[0], loaded.data[0])
 
 
 def test_check_says_how_long_each_model_takes_and_all(cli, suite, plugin):

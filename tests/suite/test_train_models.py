@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from robustcaps.analysis.published import published_error
+from robustcaps.benchmark import run
 from robustcaps.errors import UserError
-from robustcaps.execution.runner import run
 from robustcaps.models.zoo import model_options
 from robustcaps.suite.spec import DataSpec, ModelSpec, TrainSpec, load_suite
-from robustcaps.suite.train_models import training_folder
-from robustcaps.training import Listener, loop
+from robustcaps.suite.train_models import select_training_data, training_folder
+from robustcaps.training import TrainingProgress, loop
 from tests import tiny
 
 SUITE = """
@@ -39,7 +39,7 @@ eps = [0.0, 0.1]
 """
 
 
-class Heard(Listener):
+class Heard(TrainingProgress):
     """Notes which models are trained, and how many epochs of each."""
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ def trained(registries, tmp_path):
 
 def test_a_suite_trains_its_models_once_and_attacks_them(trained, tmp_path):
     heard, again = Heard(), Heard()
-    first = run(trained, tmp_path / "out", training_listener=heard)
-    second = run(trained, tmp_path / "out", training_listener=again)
+    first = run(trained, tmp_path / "out", training_progress=heard)
+    second = run(trained, tmp_path / "out", training_progress=again)
     assert heard.names == again.names == ["narrow one", "wide"]
     assert (heard.epochs, again.epochs) == (5, 0)
     assert (first.computed, second.computed) == (2, 0)
@@ -93,7 +93,7 @@ def test_the_table_of_models_says_what_their_cards_and_attacks_say(trained, tmp_
 
 
 def test_a_model_that_collapses_does_not_stop_the_others(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "UNTRAINED", 1)
+    monkeypatch.setattr(loop, "MIN_STEPS_BEFORE_COLLAPSE", 1)
     trained.write_text(SUITE.replace("width = 6", 'width = 6\nfault = "collapse"'))
     made = run(trained, tmp_path / "out")
     assert made.table["model"].unique().tolist() == ["narrow one"]
@@ -105,7 +105,7 @@ def test_other_settings_are_another_training(trained, tmp_path):
     run(trained, tmp_path / "out")
     trained.write_text(SUITE.replace("epochs = 2", "epochs = 1"))
     heard = Heard()
-    run(trained, tmp_path / "out", training_listener=heard)
+    run(trained, tmp_path / "out", training_progress=heard)
     assert heard.epochs == 1
     assert len(list((tmp_path / "out/training").iterdir())) == 3
 
@@ -118,27 +118,44 @@ def test_options_of_a_suites_data_are_those_of_its_trainings(trained, tmp_path):
     assert cards[0]["data_digest"] == tiny.bars(split="train", crop=False, brightness=0.25).digest
 
 
-def test_folders_of_trainings_from_before_there_were_adversaries_and_views_are_found_again():
-    hostile, borrowed = {"adversary_eps": 0.1, "adversary_steps": 2}, {"holdout_test": 5}
-    later = (hostile, {"views": "all"}, borrowed, {**borrowed, "stop_error": 0.1})
-    ordinary, *others = (
-        training_folder(ModelSpec(use="tiny", name="wide", train=how), DataSpec(use="bars"), Path("out"))
-        for how in (TrainSpec(epochs=2), *(TrainSpec(epochs=2, **more) for more in later))
+def test_a_training_folder_depends_on_all_options_but_not_on_spelt_out_defaults():
+    adversarial, borrowed = {"adversary_eps": 0.1, "adversary_steps": 2}, {"holdout_test": 5}
+    changes = (adversarial, {"views": "all"}, borrowed, {**borrowed, "stop_error": 0.1}, {"holdout": 1})
+    data, out = DataSpec(use="bars"), Path("out")
+    plain, spelt_out, *others = (
+        training_folder(ModelSpec(use="tiny", name="wide", train=TrainSpec(epochs=2, **more)), data, out)
+        for more in ({}, {"seed": 0, "holdout": 0, "lr": None}, *changes)
     )
-    assert ordinary == Path("out/training/wide-b819ed02")
-    assert len({ordinary, *others}) == 5
+    assert plain == spelt_out
+    assert re.fullmatch("wide-[0-9a-f]{8}", plain.name) and plain.parent == Path("out/training")
+    assert len({plain, *others}) == len(changes) + 1
+
+
+def test_a_model_is_trained_on_the_data_it_is_for(tmp_path):
+    path = tmp_path / "x.toml"
+    text = '[[data]]\nuse = "toys"\n[[data]]\nuse = "mnist"\n[[attacks]]\nuse = "clean"\n'
+    text += '[[models]]\nuse = "cnn"\ntrain = {}\n[[models]]\nuse = "cnn"\ntrain = {}\ndata = ["mnist"]\n'
+    path.write_text(text)
+    suite = load_suite(path)
+    with pytest.raises(UserError, match=r"needs exactly one dataset, e.g. data = \['toys'\]"):
+        select_training_data(suite.models[0], suite)
+    assert select_training_data(suite.models[1], suite).use == "mnist"
 
 
 @pytest.mark.parametrize(
     ("written", "instead", "message"),
     [
-        ("epochs = 2 }", 'epochs = 2 }\nweights = "some.safetensors"', r"models\[0\].*(some.safetensors|give one)"),
-        ('use = "bars"', 'use = "bars"\n[[data]]\nuse = "plain"', "has one dataset"),
+        (
+            "epochs = 2 }",
+            'epochs = 2 }\nweights = "some.safetensors"',
+            r"models\[0\].*(some.safetensors|exclusive)",
+        ),
+        ('use = "bars"', 'use = "bars"\n[[data]]\nuse = "plain"', "needs exactly one dataset"),
         ("epochs = 2", "epochs = 0", r"models\[0\].*train.*epochs"),
         ("epochs = 2", "epoch = 2", r"models\[0\].*train.*epoch"),
-        ("epochs = 2", "adversary_eps = 0.1", r"models\[0\].*train.adversary_steps: goes with adversary_eps"),
+        ("epochs = 2", "adversary_eps = 0.1", r"models\[0\].*train.adversary_steps: adversarial training needs both"),
         ("epochs = 2", "adversary_eps = -1.0", r"models\[0\].*train.adversary_eps"),
-        ("epochs = 2", "stop_error = 0.1", r"models\[0\].*train.stop_error: is measured on held-out samples"),
+        ("epochs = 2", "stop_error = 0.1", r"models\[0\].*train.stop_error: needs validation samples"),
         ("epochs = 2", "holdout = 1, stop_error = 2", r"models\[0\].*train.stop_error"),
         ("epochs = 2", 'views = "novel-angles"', r"models\[0\].*train.views: .*'familiar-azimuths'"),
         ("epochs = 2", 'views = "novel-azimuths"', r"models\[0\].*dataset 'bars': unknown option 'views'"),

@@ -11,11 +11,11 @@ from robustcaps.cli.app import app
 from robustcaps.errors import UserError
 from robustcaps.models.cards import weights_digest
 from robustcaps.models.zoo import build_model, load_model
-from robustcaps.training.accuracy import predict, share_right
-from robustcaps.training.adversary import RISE, Adversary
+from robustcaps.training.accuracy import accuracy_score, predict_classes
+from robustcaps.training.adversary import EPS_WARMUP, Adversary
 from robustcaps.utils.sample_random import Draws
 from tests import tiny
-from tests.training.test_training import Diary, _tiny_things, run, weights  # noqa: F401
+from tests.training.test_training import RecordedProgress, _tiny_things, run, weights  # noqa: F401
 
 HOSTILE = {"adversary_eps": 0.15, "adversary_steps": 3}
 
@@ -26,7 +26,7 @@ def accuracy_under_pgd(folder, *, eps: float, seed: int = 0) -> float:
     test = tiny.bars(split="test")
     draws = Draws(seed, torch.arange(len(test)))
     (proposal,) = load_attack("pgd", eps=eps).sweep(model, test.images, Untargeted(test.labels), [Budget(eps)], draws)
-    return share_right(predict(model, proposal.images), test.labels)
+    return accuracy_score(predict_classes(model, proposal.images), test.labels)
 
 
 def test_adversarial_training_makes_a_network_more_robust_and_its_card_says_how_robust(tmp_path):
@@ -57,7 +57,7 @@ def test_the_log_and_the_line_of_an_epoch_tell_the_robust_accuracy(tmp_path):
 def test_an_interrupted_adversarial_training_goes_on_to_the_same_bits(tmp_path, model, stop):
     run(tmp_path / "undisturbed", model, **HOSTILE)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "cut", model, **HOSTILE, listener=Diary(stop))
+        run(tmp_path / "cut", model, **HOSTILE, progress=RecordedProgress(stop))
     run(tmp_path / "cut", model, **HOSTILE)
     run(tmp_path / "ordinary", model)
     assert weights(tmp_path / "cut") == weights(tmp_path / "undisturbed") != weights(tmp_path / "ordinary")
@@ -66,25 +66,26 @@ def test_an_interrupted_adversarial_training_goes_on_to_the_same_bits(tmp_path, 
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({}, r"adversary_eps=0\.15 \(not None\), adversary_steps=3 \(not None\)"),
-        ({**HOSTILE, "adversary_eps": 0.1}, r"adversary_eps=0\.15 \(not 0\.1\)"),
-        ({**HOSTILE, "adversary_steps": 4}, r"adversary_steps=3 \(not 4\)"),
+        ({}, r"adversary_eps=0\.15 \(requested: None\), adversary_steps=3 \(requested: None\)"),
+        ({**HOSTILE, "adversary_eps": 0.1}, r"adversary_eps=0\.15 \(requested: 0\.1\)"),
+        ({**HOSTILE, "adversary_steps": 4}, r"adversary_steps=3 \(requested: 4\)"),
     ],
 )
 def test_a_folder_goes_on_with_its_own_adversary_only(tmp_path, settings, problem):
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, **HOSTILE, listener=Diary((2, 1)))
-    with pytest.raises(UserError, match=rf"a training with {problem}; choose the same settings"):
+        run(tmp_path, **HOSTILE, progress=RecordedProgress((2, 1)))
+    with pytest.raises(UserError, match=rf"a training with {problem}; use the same settings"):
         run(tmp_path, **settings)
 
 
-@pytest.mark.parametrize(("progress", "share"), [(0, 0), (RISE / 4, 0.25), (RISE / 2, 0.5), (RISE, 1), (1, 1)])
-def test_the_adversary_grows_to_its_full_strength_and_leaves_the_network_as_it_was(progress, share):
+@pytest.mark.parametrize(("warmup", "share"), [(0, 0), (0.25, 0.25), (0.5, 0.5), (1, 1), (1 / EPS_WARMUP, 1)])
+def test_the_adversary_grows_to_its_full_strength_and_leaves_the_network_as_it_was(warmup, share):
     model = build_model("tiny", classes=3, channels=1, size=8).train()
     data = tiny.draw(30, seed=0, side=8)
     before = weights_digest(model), torch.get_rng_state()
+    adversary, elapsed = Adversary(0.2, 4), warmup * EPS_WARMUP
     moved, again, other = (
-        Adversary(0.2, 4).perturb(model, data.images, data.labels, progress=progress, seed=seed) for seed in (5, 5, 6)
+        adversary.perturb(model, data.images, data.labels, elapsed=elapsed, seed=seed) for seed in (5, 5, 6)
     )
     assert (moved - data.images).abs().max().item() == pytest.approx(0.2 * share, abs=1e-6)
     assert 0 <= moved.min() <= moved.max() <= 1

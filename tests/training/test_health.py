@@ -3,7 +3,6 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,36 +12,33 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from robustcaps.cli.app import main
-from robustcaps.cli.console import TrainBars
+from robustcaps.cli.progress import TrainBars
 from robustcaps.errors import UserError
-from robustcaps.models.base import Classifier
-from robustcaps.models.zoo import build_model
 from robustcaps.registry import DATASETS
-from robustcaps.training.checkpoint import Row, read_settings, restore_checkpoint, write_checkpoint
-from robustcaps.training.health import count_classes, effective_number, has_collapsed, name_predictions
-from robustcaps.training.loop import prepare
+from robustcaps.training.checkpoint import LogRow
+from robustcaps.training.health import count_classes, describe_predictions, effective_number, has_collapsed
 from tests import tiny
-from tests.training.test_training import BEFORE, Diary, _tiny_things, run  # noqa: F401
+from tests.training.test_training import BEFORE, RecordedProgress, _tiny_things, run  # noqa: F401
 
 
 def test_a_collapsed_training_stops_and_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr("robustcaps.training.loop.UNTRAINED", 10)  # two epochs
-    diary = Diary()
+    monkeypatch.setattr("robustcaps.training.loop.MIN_STEPS_BEFORE_COLLAPSE", 10)  # two epochs
+    progress = RecordedProgress()
     problem = (
-        r"tiny-a on bars has collapsed: after epoch 3 of 6 its answers to 72 train samples are standing 72; "
-        r"[23].% are right\. Epoch 2 ended like this, too\. "
-        r"Try a lower learning rate \(--lr 0\.007\) or another --seed, in a new folder \(--out\)\. "
-        r"The log is .*log\.csv; the same command in the same folder stops here again\."
+        r"tiny-a on bars has collapsed: after epoch 3 of 6 it predicts standing 72 for 72 training samples "
+        r"\([23].% correct\)\. So did epoch 2\. "
+        r"Try a lower learning rate \(--lr 0\.007\) or another --seed in a new folder \(--out\)\. "
+        r"See .*log\.csv; resuming in the same folder stops here again\."
     )
     with pytest.raises(UserError, match=problem):
-        run(tmp_path, options={"fault": "collapse"}, epochs=6, lr=0.02, listener=diary)
-    assert [row["predictions"] for row in diary.epochs] == ["0 72 0"] * 3
-    assert len(diary.warnings) == 1
-    assert "has collapsed: after epoch 2" in diary.warnings[0]
+        run(tmp_path, options={"fault": "collapse"}, epochs=6, lr=0.02, progress=progress)
+    assert [row["predictions"] for row in progress.epochs] == ["0 72 0"] * 3
+    assert len(progress.warnings) == 1
+    assert "has collapsed: after epoch 2" in progress.warnings[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.safetensors", "log.csv"]
-    again = Diary()
+    again = RecordedProgress()
     with pytest.raises(UserError, match=problem):
-        run(tmp_path, options={"fault": "collapse"}, epochs=6, lr=0.02, listener=again)
+        run(tmp_path, options={"fault": "collapse"}, epochs=6, lr=0.02, progress=again)
     assert not again.steps
     with pytest.raises(UserError, match="choose another folder"):
         run(tmp_path, options={"fault": "collapse"}, epochs=6, lr=0.02, resume=False)
@@ -50,10 +46,10 @@ def test_a_collapsed_training_stops_and_says_what_to_do(tmp_path, monkeypatch):
 
 
 def test_one_collapsed_epoch_is_but_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr("robustcaps.training.loop.UNTRAINED", 10)
-    diary = Diary()
-    run(tmp_path, options={"fault": "collapse"}, epochs=2, listener=diary)
-    assert ["has collapsed" in message for message in diary.warnings] == [True]
+    monkeypatch.setattr("robustcaps.training.loop.MIN_STEPS_BEFORE_COLLAPSE", 10)
+    progress = RecordedProgress()
+    run(tmp_path, options={"fault": "collapse"}, epochs=2, progress=progress)
+    assert ["has collapsed" in message for message in progress.warnings] == [True]
 
 
 def test_a_collapsed_training_is_one_line_of_the_command(tmp_path, monkeypatch, capsys):
@@ -63,9 +59,7 @@ def test_a_collapsed_training_is_one_line_of_the_command(tmp_path, monkeypatch, 
         main()
     assert caught.value.code == 2
     said = capsys.readouterr()
-    assert said.err.startswith(
-        "error: tiny-a on bars has collapsed: after epoch 8 of 9 its answers to 72 train samples"
-    )
+    assert said.err.startswith("error: tiny-a on bars has collapsed: after epoch 8 of 9 it predicts")
     assert said.err.count("\n") == 1
     assert said.out.count("classes 1.0/3") == 8
 
@@ -84,7 +78,7 @@ def test_a_collapsed_training_is_one_line_of_the_command(tmp_path, monkeypatch, 
     ],
 )
 def test_collapsed_is_few_classes_at_the_accuracy_of_a_guess(predictions, labels, accuracy, collapsed):
-    row: Row = {"train_accuracy": accuracy, "predicted_classes": effective_number(predictions)}
+    row: LogRow = {"train_accuracy": accuracy, "predicted_classes": effective_number(predictions)}
     assert has_collapsed(row, labels) is collapsed
 
 
@@ -97,8 +91,9 @@ def test_the_effective_number_of_classes_lies_between_one_and_all_that_occur(cou
 
 
 def test_a_message_names_the_most_frequent_classes():
-    assert name_predictions({"predictions": "0 3 9"}, ("a", "b", "c")) == "c 9, b 3"
-    assert name_predictions({"predictions": "1 2 3 4 5 6 7"}, tuple("abcdefg")) == "g 7, f 6, e 5, d 4, c 3, others 3"
+    assert describe_predictions({"predictions": "0 3 9"}, ("a", "b", "c")) == "c 9, b 3"
+    many = describe_predictions({"predictions": "1 2 3 4 5 6 7"}, tuple("abcdefg"))
+    assert many == "g 7, f 6, e 5, d 4, c 3, others 3"
 
 
 SIGNS = ("activation", "saturated", "sigma", "sigma_min", "entropy")
@@ -131,31 +126,10 @@ def test_a_resumed_training_keeps_the_columns_of_its_log(tmp_path, wide_bars):
     settings: dict[str, Any] = {"model": "matrix-capsnet", "data": wide_bars, "epochs": 2, "options": CAPSNET}
     run(tmp_path / "undisturbed", **settings)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "cut", **settings, listener=Diary((2, 1)))
+        run(tmp_path / "cut", **settings, progress=RecordedProgress((2, 1)))
     run(tmp_path / "cut", **settings)
     one, two = ((tmp_path / name / "log.csv").read_text().splitlines() for name in ("undisturbed", "cut"))
     assert [line.rsplit(",", 1)[0] for line in one] == [line.rsplit(",", 1)[0] for line in two]  # all but the seconds
-
-
-def test_a_checkpoint_from_before_the_signs_were_logged_goes_on(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, listener=Diary((2, 1)))
-    age(tmp_path / "checkpoint.safetensors")
-    run(tmp_path)
-    with (tmp_path / "log.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["predictions"] == "" for row in rows] == [True, False, False, False]
-
-
-def age(path: Path) -> None:
-    """Take from a checkpoint's log what older ones did not have."""
-    settings = read_settings(path)
-    model = build_model("tiny", classes=3, channels=1, size=8)
-    assert isinstance(model, Classifier)
-    optimizer = prepare(model, torch.zeros(0), settings)
-    log = restore_checkpoint(path, model, optimizer)
-    kept = [{name: value for name, value in row.items() if not name.startswith("predict")} for row in log]
-    write_checkpoint(path, settings, model, optimizer, kept)
 
 
 def test_the_line_of_an_epoch_tells_how_many_classes_are_predicted():

@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 from robustcaps.cli.app import app
 from robustcaps.errors import UserError
 from robustcaps.models.base import Classifier
-from robustcaps.models.cards import digest_of, read_card, read_tensors
+from robustcaps.models.cards import read_card, read_tensors, tensors_digest
 from robustcaps.models.zoo import build_model, load_model
 from robustcaps.registry import DATASETS, MODELS
-from robustcaps.training import Listener, train
-from robustcaps.training.checkpoint import Row
+from robustcaps.training import TrainingProgress, train
+from robustcaps.training.checkpoint import LogRow
 from robustcaps.training.loop import lr_factor, take_step
 from robustcaps.training.samples import hold_out, random_batches
 from tests import tiny
@@ -44,20 +44,20 @@ def run(out: Path, model: str = "tiny", **settings):
 
 def weights(folder: Path) -> str:
     (path,) = folder.glob("*-?.safetensors")
-    return digest_of(read_tensors(path))
+    return tensors_digest(read_tensors(path))
 
 
 BEFORE = ["epoch", "loss", "train_accuracy", "validation_accuracy"]
 
 
-class Diary(Listener):
-    """Writes down what it hears; raises KeyboardInterrupt after a given step."""
+class RecordedProgress(TrainingProgress):
+    """Records all reports; raises KeyboardInterrupt after a given step."""
 
     def __init__(self, stop: tuple[int, int] = (0, 0)) -> None:
         self.stop = stop
         self.steps: list[tuple[int, int, int]] = []
         self.rates: list[float] = []
-        self.epochs: list[Row] = []
+        self.epochs: list[LogRow] = []
         self.warnings: list[str] = []
 
     def step(self, epoch, step, steps, loss, lr):
@@ -76,8 +76,8 @@ class Diary(Listener):
 
 
 def test_training_learns_and_leaves_weights_card_and_log(tmp_path):
-    diary = Diary()
-    card = run(tmp_path, epochs=8, listener=diary)
+    progress = RecordedProgress()
+    card = run(tmp_path, epochs=8, progress=progress)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", "tiny-a.json", "tiny-a.safetensors"]
     assert json.loads((tmp_path / "tiny-a.json").read_text()) == json.loads(card.model_dump_json())
     assert card.accuracy > 0.9
@@ -93,10 +93,12 @@ def test_training_learns_and_leaves_weights_card_and_log(tmp_path):
     assert sum(map(int, rows[-1]["predictions"].split())) == 72
     assert float(rows[-1]["predicted_classes"]) == pytest.approx(3, abs=0.1)
     assert [row["epoch"] for row in rows] == [str(epoch) for epoch in range(1, 9)]
-    assert float(rows[-1]["validation_accuracy"]) == card.validation_accuracy == diary.epochs[-1]["validation_accuracy"]
+    assert (
+        float(rows[-1]["validation_accuracy"]) == card.validation_accuracy == progress.epochs[-1]["validation_accuracy"]
+    )
     assert float(rows[-1]["loss"]) < float(rows[0]["loss"]) / 2
-    assert diary.steps == [(epoch, step, 5) for epoch in range(1, 9) for step in range(1, 6)]  # 72 samples of 96
-    assert not diary.warnings
+    assert progress.steps == [(epoch, step, 5) for epoch in range(1, 9) for step in range(1, 6)]  # 72 samples of 96
+    assert not progress.warnings
 
 
 def test_the_card_tells_the_accuracy_of_the_file(tmp_path):
@@ -105,7 +107,7 @@ def test_the_card_tells_the_accuracy_of_the_file(tmp_path):
     test = tiny.bars(split="test", limit=None)
     right = int((model(test.images).argmax(1) == test.labels).sum())
     assert right == round(card.accuracy * card.n_test)
-    assert card.digest == digest_of(model.state_dict())
+    assert card.digest == tensors_digest(model.state_dict())
     assert card.parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -133,9 +135,9 @@ def test_options_of_the_data_choose_train_and_test_samples(tmp_path):
 
 
 def test_a_training_stops_at_the_first_look_that_finds_its_error_small_enough(tmp_path):
-    whole, cut = Diary(), Diary()
-    run(tmp_path / "whole", epochs=8, listener=whole)
-    card = run(tmp_path / "cut", epochs=8, stop_error=0.1, listener=cut)
+    whole, cut = RecordedProgress(), RecordedProgress()
+    run(tmp_path / "whole", epochs=8, progress=whole)
+    card = run(tmp_path / "cut", epochs=8, stop_error=0.1, progress=cut)
     assert card.validation_accuracy is not None and card.validation_accuracy >= 0.9
     assert all(row["validation_accuracy"] < 0.9 for row in cut.epochs[:-1])
     assert len(cut.steps) < len(whole.steps)
@@ -158,29 +160,29 @@ def test_samples_held_out_of_the_test_split_decide_on_the_stop_and_on_nothing_el
 
 
 def test_a_training_may_stop_within_an_epoch_and_is_measured_there(tmp_path):
-    diary = Diary()
-    card = run(tmp_path, stop_error=0.8, listener=diary)
-    assert diary.steps == [(1, 1, 5)]  # of five steps, each is looked at
-    assert diary.epochs[-1]["validation_accuracy"] == card.validation_accuracy >= 0.2
-    assert 0.1 < diary.epochs[-1]["loss"] < 5
+    progress = RecordedProgress()
+    card = run(tmp_path, stop_error=0.8, progress=progress)
+    assert progress.steps == [(1, 1, 5)]  # of five steps, each is looked at
+    assert progress.epochs[-1]["validation_accuracy"] == card.validation_accuracy >= 0.2
+    assert 0.1 < progress.epochs[-1]["loss"] < 5
 
 
 def test_a_training_that_never_gets_so_good_ends_with_a_warning(tmp_path):
-    diary = Diary()
-    card = run(tmp_path, epochs=1, stop_error=0.0, options={"fault": "collapse"}, listener=diary)
-    assert len(diary.steps) == 5
+    progress = RecordedProgress()
+    card = run(tmp_path, epochs=1, stop_error=0.0, options={"fault": "collapse"}, progress=progress)
+    assert len(progress.steps) == 5
     assert card.validation_accuracy == pytest.approx(1 / 3)
-    (warning,) = diary.warnings
-    assert "not come down to an error of 0.0%" in warning and "after all 1 epochs it is 66.7%" in warning
+    (warning,) = progress.warnings
+    assert "did not reach a validation error of 0.0%: it is 66.7% after all 1 epochs" in warning
 
 
 @pytest.mark.parametrize("stop", [(1, 1), (2, 2)])
 def test_an_interrupted_training_stops_where_it_would_have(tmp_path, stop):
-    undisturbed = Diary()
-    run(tmp_path / "undisturbed", stop_error=0.1, listener=undisturbed)
+    undisturbed = RecordedProgress()
+    run(tmp_path / "undisturbed", stop_error=0.1, progress=undisturbed)
     assert undisturbed.steps[-1][:2] > stop
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "cut", stop_error=0.1, listener=Diary(stop))
+        run(tmp_path / "cut", stop_error=0.1, progress=RecordedProgress(stop))
     run(tmp_path / "cut", stop_error=0.1)
     assert weights(tmp_path / "cut") == weights(tmp_path / "undisturbed")
 
@@ -190,9 +192,9 @@ def test_a_stopped_training_killed_before_its_card_does_not_go_on(tmp_path, monk
         patch.setattr("robustcaps.training.result.wilson", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, stop_error=0.8)
-    diary = Diary()
-    run(tmp_path, stop_error=0.8, listener=diary)
-    assert not diary.steps
+    progress = RecordedProgress()
+    run(tmp_path, stop_error=0.8, progress=progress)
+    assert not progress.steps
 
 
 def test_without_a_holdout_there_is_no_validation_accuracy(tmp_path):
@@ -221,9 +223,9 @@ def test_a_killed_training_goes_on_to_the_same_bits(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     assert subprocess.run(script, cwd=root, env=environment, check=False).returncode == -signal.SIGKILL
     assert (killed / "log.csv").read_text().count("\n") == 3
-    diary = Diary()
-    run(killed, listener=diary)
-    assert diary.steps[0][:2] == (3, 1)
+    progress = RecordedProgress()
+    run(killed, progress=progress)
+    assert progress.steps[0][:2] == (3, 1)
     assert weights(killed) == weights(tmp_path / "undisturbed")
     assert (killed / "log.csv").read_text().count("\n") == 5
 
@@ -233,11 +235,11 @@ def test_a_killed_training_goes_on_to_the_same_bits(tmp_path):
 def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path, model, stop):
     run(tmp_path / "undisturbed", model)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "cut", model, listener=Diary(stop))
+        run(tmp_path / "cut", model, progress=RecordedProgress(stop))
     (tmp_path / "cut" / ".checkpoint.safetensors.tmp").write_bytes(b"half a checkpoi")
-    diary = Diary()
-    run(tmp_path / "cut", model, listener=diary)
-    assert diary.steps[0][:2] == (stop[0], 1)
+    progress = RecordedProgress()
+    run(tmp_path / "cut", model, progress=progress)
+    assert progress.steps[0][:2] == (stop[0], 1)
     assert weights(tmp_path / "cut") == weights(tmp_path / "undisturbed")
 
 
@@ -247,18 +249,18 @@ def test_a_training_killed_before_its_card_only_writes_the_card(tmp_path, monkey
         patch.setattr("robustcaps.training.result.wilson", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "cut")
-    diary = Diary()
-    run(tmp_path / "cut", listener=diary)
-    assert not diary.steps
+    progress = RecordedProgress()
+    run(tmp_path / "cut", progress=progress)
+    assert not progress.steps
     assert weights(tmp_path / "cut") == weights(tmp_path / "undisturbed")
 
 
 def test_a_finished_training_is_not_repeated(tmp_path):
     first = run(tmp_path)
     written = (tmp_path / "tiny-a.safetensors").stat().st_mtime_ns
-    diary = Diary()
-    assert run(tmp_path, listener=diary) == first
-    assert not diary.steps
+    progress = RecordedProgress()
+    assert run(tmp_path, progress=progress) == first
+    assert not progress.steps
     assert (tmp_path / "tiny-a.safetensors").stat().st_mtime_ns == written
 
 
@@ -284,40 +286,40 @@ def test_a_folder_goes_on_with_its_own_settings_only(tmp_path, finished):
         run(tmp_path)
     else:
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, listener=Diary((2, 1)))
+            run(tmp_path, progress=RecordedProgress((2, 1)))
     for name, value in CHANGES.items():
         with pytest.raises(
-            UserError, match=rf"{name}=.* \(not .*; choose the same settings or another folder"
+            UserError, match=rf"{name}=.* \(requested: .*; use the same settings or choose another folder"
         ) as caught:
             run(tmp_path, **{name: value}, **({"holdout": 0} if name == "holdout_test" else {}))
         assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="holds this training already"):
+    with pytest.raises(UserError, match="contains this training already"):
         run(tmp_path, resume=False)
 
 
 def test_nothing_is_overwritten(tmp_path):
     run(tmp_path)
-    with pytest.raises(UserError, match=r"log\.csv is there already"):
+    with pytest.raises(UserError, match=r"log\.csv exists already"):
         run(tmp_path, tag="b")
     (tmp_path / "log.csv").unlink()
     (tmp_path / "tiny-a.json").unlink()
-    with pytest.raises(UserError, match=r"tiny-a\.safetensors is there already"):
+    with pytest.raises(UserError, match=r"tiny-a\.safetensors exists already"):
         run(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file: cannot be made"):
+    with pytest.raises(UserError, match=r"file: cannot create the folder"):
         run(tmp_path / "file")
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, listener=Diary((2, 1)))
+        run(tmp_path, progress=RecordedProgress((2, 1)))
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(UserError, match=r"checkpoint\.safetensors: damaged"):
         run(tmp_path)
 
 
-@pytest.mark.parametrize(("fault", "what"), [("loss", "loss is nan"), ("gradient", "gradient's norm is (nan|inf)")])
+@pytest.mark.parametrize(("fault", "what"), [("loss", "loss is nan"), ("gradient", "gradient norm is (nan|inf)")])
 def test_numbers_that_are_not_finite_stop_the_training_at_once(tmp_path, fault, what):
     with pytest.raises(UserError, match=rf"tiny-a on bars: the {what} at epoch 3, step 2 of 5.*--lr"):
         run(tmp_path, options={"fault": fault})
@@ -327,28 +329,30 @@ def test_numbers_that_are_not_finite_stop_the_training_at_once(tmp_path, fault, 
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"epochs": 0}, "training 'tiny': epochs: .*greater than 0"),
-        ({"batch_size": 0}, "batch_size: .*greater than 0"),
+        ({"epochs": 0}, "training 'tiny': epochs: .*greater than or equal to 1"),
+        ({"batch_size": 0}, "batch_size: .*greater than or equal to 1"),
         ({"lr": -1.0}, "lr: .*greater than 0"),
         ({"seed": -1}, "seed: .*greater than or equal to 0"),
         ({"tag": "a/b"}, "tag: .*pattern"),
         ({"holdout": -1}, "holdout: .*greater than or equal to 0"),
-        ({"holdout": 4}, "holdout=4: holding out the last 4 train instances of each class leaves too little"),
-        ({"holdout": 10, "data": "plain"}, "holdout=10: .* leaves too little"),
+        ({"holdout": 4}, "holdout=4: holding out the last 4 training instances of each class leaves too few"),
+        ({"holdout": 10, "data": "plain"}, "holdout=10: .* leaves too few"),
         ({"adversary_eps": -0.1, "adversary_steps": 5}, "training 'tiny': adversary_eps: .*greater than 0"),
         ({"adversary_eps": 0.0, "adversary_steps": 5}, "adversary_eps: .*greater than 0"),
         ({"adversary_eps": 51.0, "adversary_steps": 5}, "adversary_eps: .*less than or equal to 1"),
         ({"adversary_eps": math.nan, "adversary_steps": 5}, "adversary_eps: .*nan"),
         ({"adversary_eps": 0.1, "adversary_steps": 0}, "adversary_steps: .*greater than or equal to 1"),
-        ({"adversary_eps": 0.1}, "adversary_steps: goes with adversary_eps: give both"),
-        ({"adversary_steps": 5}, "adversary_steps: goes with adversary_eps: give both"),
+        ({"adversary_eps": 0.1}, "adversary_steps: adversarial training needs both adversary_eps and adversary_steps"),
+        ({"adversary_steps": 5}, "adversary_steps: adversarial training needs both adversary_eps and adversary_steps"),
         ({"stop_error": -0.1}, "stop_error: .*greater than or equal to 0"),
         ({"stop_error": 1.0}, "stop_error: .*less than 1"),
-        ({"stop_error": 0.1, "holdout": 0}, "stop_error: is measured on held-out samples: hold some out"),
-        ({"holdout_test": 5}, "holdout_test: takes the place of held-out train samples: it goes with holdout 0"),
+        ({"stop_error": 0.1, "holdout": 0}, "stop_error: needs validation samples; set holdout or holdout_test"),
+        ({"holdout_test": 5}, "holdout_test: replaces held-out training samples and requires holdout = 0"),
         ({"holdout_test": 0, "holdout": 0}, "holdout_test: .*greater than or equal to 1"),
-        ({"holdout_test": 96, "holdout": 0}, "holdout_test=96: leaves nothing of the 96 test samples"),
+        ({"holdout_test": 96, "holdout": 0}, "holdout_test=96: leaves none of the 96 test samples"),
         ({"data_options": {"brihgtness": 2}}, "dataset 'bars': unknown option 'brihgtness'. Did you mean 'brightness'"),
+        ({"epoch": 3}, "training 'tiny': unknown option 'epoch'. Did you mean 'epochs'?"),
+        ({"seed": 2**31}, "seed: .*less than or equal to 2147483647"),
         ({"options": {"widht": 3}}, "model 'tiny': unknown option 'widht'. Did you mean 'width'?"),
         ({"data": "brs"}, "unknown dataset 'brs'. Did you mean 'bars'?"),
         ({"model": "tyni"}, "unknown model 'tyni'"),
@@ -367,7 +371,7 @@ def test_held_out_are_the_last_instances_of_each_class():
     data = tiny.bars(split="train", limit=None, crop=False)
     kept, held, words = hold_out(data, 1)
     assert held is not None
-    assert words == "the last 1 train instance of each class (24 samples)"
+    assert words == "the last 1 training instance of each class (24 samples)"
     assert set(kept.factors["instance"]) == {0, 1, 2}
     assert set(held.factors["instance"]) == {3}
     assert held.images.shape[-2:] == (8, 8)
@@ -381,7 +385,7 @@ def test_held_out_are_the_last_samples_where_there_are_no_instances():
     assert held is not None
     assert torch.equal(kept.images, data.images[:72])
     assert torch.equal(held.images, data.images[72:])
-    assert words == "the last 20 % of the train samples (18 samples)"
+    assert words == "the last 20 % of the training samples (18 samples)"
     assert hold_out(data, 0)[:2] == (data, None)
 
 
@@ -426,7 +430,7 @@ def test_the_gradient_is_clipped_to_its_norm(clip, moved):
     assert isinstance(model, Classifier)
     data = tiny.draw(30, seed=0, side=8)
     before = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    take_step(model, torch.optim.SGD(model.parameters(), lr=1.0), data.images, data.labels, progress=0, clip=clip)
+    take_step(model, torch.optim.SGD(model.parameters(), lr=1.0), data.images, data.labels, elapsed=0, clip=clip)
     after = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     distance = (after - before).norm().item()
     assert distance == pytest.approx(moved, rel=1e-3) if moved else distance > 0.05
@@ -441,14 +445,14 @@ def test_groups_keep_their_own_learning_rates_along_the_schedule(tmp_path, monke
         return step(self)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", note)
-    diary = Diary()
-    run(tmp_path, "looker", listener=diary)
+    progress = RecordedProgress()
+    run(tmp_path, "looker", progress=progress)
     ratios = {round(first / second, 9) for first, second in seen}
     assert len(ratios) == 1
     assert ratios != {1.0}
-    assert [rates[1] for rates in seen] == pytest.approx(diary.rates)
-    assert max(diary.rates) == pytest.approx(0.02)
-    assert min(diary.rates[4:]) == pytest.approx(0.02 * 0.02)
+    assert [rates[1] for rates in seen] == pytest.approx(progress.rates)
+    assert max(progress.rates) == pytest.approx(0.02)
+    assert min(progress.rates[4:]) == pytest.approx(0.02 * 0.02)
 
 
 def test_progress_runs_from_zero_towards_one(tmp_path, monkeypatch):

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from robustcaps.utils.statistics import wilson
+from robustcaps.utils.statistics import mean_interval, wilson
 
 counts = st.integers(1, 100_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -39,5 +42,24 @@ def test_no_sample_tells_nothing():
     ("k", "n", "confidence"), [(3, 2, 0.95), (-1, 2, 0.95), (np.nan, 2, 0.95), (1, 2, 1.0), (1, 2, 0)]
 )
 def test_impossible_counts_are_refused(k, n, confidence):
-    with pytest.raises(ValueError, match="must lie"):
+    with pytest.raises(ValueError, match="must be"):
         wilson(k, n, confidence)
+
+
+@pytest.mark.parametrize("values", [[2.0] * 9, [0.0, 1.0] * 50, [0.0] * 99 + [100.0]])
+def test_the_interval_of_a_mean_contains_it_and_is_deterministic(values):
+    mean, low, high = mean_interval(pd.Series(values))
+    assert (mean, low, high) == mean_interval(pd.Series(values))
+    assert low <= mean <= high and mean == pytest.approx(sum(values) / len(values))
+    assert (low == high) == (len(set(values)) == 1)
+
+
+def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
+    values = pd.Series([0.0, 1.0] * 50)
+    _, low, high = mean_interval(values)
+    assert high - low == pytest.approx(2 * 1.96 * values.std() / 10, rel=0.1)
+
+
+def test_the_interval_of_a_mean_needs_values():
+    assert all(math.isnan(value) for value in mean_interval([]))
+    assert mean_interval([3.0]) == (3.0, 3.0, 3.0)

@@ -10,11 +10,12 @@ from scipy.stats import binomtest
 from robustcaps.analysis.tables.comparisons import (
     compare_attacks,
     compare_models,
-    comparisons_markdown,
+    comparison_grids,
+    comparison_sentences,
     headlines,
-    sentences,
 )
 from robustcaps.analysis.tables.summary import WORST_CASE
+from robustcaps.utils.grid import grids_markdown
 from robustcaps.utils.statistics import holm, mcnemar
 
 
@@ -49,8 +50,11 @@ def test_pairs_are_compared_on_the_samples_they_share():
     (line,) = compare_models(frame).to_dict("records")
     assert (line["n"], line["only_first"], line["only_second"]) == (30, 20, 0)
     assert line["p"] == pytest.approx(2 * 0.5**20)
-    (text,) = sentences(compare_models(frame))
-    assert text == "caps is more robust than cnn under bim at eps 0.1 (linf) on d: 100.0 % vs 33.3 %, p < 0.001, n = 30"
+    (text,) = comparison_sentences(compare_models(frame))
+    assert text == (
+        "caps is significantly more robust than cnn under bim at eps 0.1 (linf) on d: "
+        "100.0 % vs 33.3 %, p < 0.001 (McNemar, Holm), n = 30."
+    )
 
 
 def test_a_sample_is_right_only_with_every_seed_and_many_comparisons_cost():
@@ -59,7 +63,7 @@ def test_a_sample_is_right_only_with_every_seed_and_many_comparisons_cost():
     assert once.loc[0, "accuracy_first"] == 0.5 and once.loc[0, "p"] == pytest.approx(0.125)
     twice = compare_models(pd.concat([*same, *(frame.assign(eps=0.2) for frame in same)]))
     assert twice["p"].tolist() == pytest.approx([0.25, 0.25])
-    assert "is not surely more robust than" in sentences(once)[0]
+    assert "No significant difference between b and a under bim" in comparison_sentences(once)[0]
 
 
 def test_attacks_are_compared_on_the_same_model_at_the_same_eps():
@@ -68,7 +72,7 @@ def test_attacks_are_compared_on_the_same_model_at_the_same_eps():
     (line,) = compare_attacks(pd.concat(parts)).to_dict("records")
     assert (line["model"], line["first"], line["second"], line["eps"]) == ("caps", "vote", "bim", 0.1)
     assert (line["n"], line["only_first"], line["only_second"]) == (30, 0, 15)
-    page = comparisons_markdown(compare_attacks(pd.concat(parts)))
+    page = grids_markdown(comparison_grids(compare_attacks(pd.concat(parts))))
     assert page.splitlines()[2] == "| d | caps | 0.1 linf | vote | bim | 33.3 | 83.3 | 30 | **p < 0.001** |"
 
 
@@ -83,7 +87,7 @@ def test_an_attack_does_not_win_by_trying_more_often():
 
 def test_one_model_alone_is_compared_with_nobody():
     alone = compare_models(rows("a", [True]))
-    assert alone.empty and sentences(headlines(alone)) == []
+    assert alone.empty and comparison_sentences(headlines(alone)) == []
 
 
 def test_the_headline_is_where_about_half_of_the_samples_withstand():

@@ -3,20 +3,26 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from robustcaps.analysis.figures import draw_all
-from robustcaps.analysis.published import published_size
 from robustcaps.analysis.tables.perturbation_norms import (
     ANY_ATTACK,
-    compare_sizes,
-    distances,
-    distances_markdown,
-    mean_interval,
-    size_sentences,
-    sizes_markdown,
-    surely_larger,
+    compare_norms,
+    distance_grids,
+    larger_side,
+    norm_comparison_grids,
+    norm_sentences,
+    smallest_norms,
+    tabulate_distances,
 )
-from robustcaps.analysis.tables.summary import summarise
-from tests.rows import attacked, rows
+from robustcaps.utils.grid import grids_markdown
+from tests.rows import attacked, found
+
+
+def distances(rows, models=()):
+    return tabulate_distances(smallest_norms(rows), models)
+
+
+def comparisons(rows):
+    return compare_norms(smallest_norms(rows))
 
 
 def test_distances_count_every_sample_once_at_its_smallest():
@@ -26,28 +32,6 @@ def test_distances_count_every_sample_once_at_its_smallest():
     assert (line["attack"], line["n"], line["found"]) == ("cw", 4, 1.0)
     assert (line["quartile_low"], line["median"], line["quartile_high"]) == (0.0, 0.5, 0.7)
     assert distances(near).iloc[0]["quartile_high"] == 0.7 and distances(near).iloc[0]["found"] == 0.75
-
-
-@pytest.mark.parametrize("values", [[2.0] * 9, [0.0, 1.0] * 50, [0.0] * 99 + [100.0]])
-def test_the_interval_of_a_mean_holds_it_and_is_the_same_each_time(values):
-    mean, low, high = mean_interval(pd.Series(values))
-    assert (mean, low, high) == mean_interval(pd.Series(values))
-    assert low <= mean <= high and mean == pytest.approx(sum(values) / len(values))
-    assert (low == high) == (len(set(values)) == 1)
-
-
-def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
-    values = pd.Series([0.0, 1.0] * 50)
-    _, low, high = mean_interval(values)
-    assert high - low == pytest.approx(2 * 1.96 * values.std() / 10, rel=0.1)
-
-
-def found(sizes, **more):
-    """Samples with the smallest perturbation of each; None: it was not fooled."""
-    fooled = [size is not None for size in sizes]
-    kind = {"attack": "cw", "eps": 9.0, "norm": "l2", "closest": True, "l2": [size or 0.0 for size in sizes]}
-    predictions = [int(hit) for hit in fooled]
-    return rows(index=range(len(sizes)), label=0, adv_pred=predictions, fooled=fooled, **{**kind, **more})
 
 
 def test_means_are_those_of_the_fooled():
@@ -61,7 +45,12 @@ SMALL, LARGE = [1.0, 1.1, 1.2, 1.3] * 5, [2.0, 2.3, 2.2, 2.1] * 5
 SIZES = {
     "larger": (LARGE, SMALL, "caps needs larger perturbations than cnn on mnist", "mean 2.15 vs 1.15, difference 1 ("),
     "smaller": (SMALL, LARGE, "cnn needs larger perturbations than caps on mnist", "mean 2.15 vs 1.15, difference 1 ("),
-    "equal": (SMALL, SMALL[::-1], "does not surely need larger perturbations than", "(95 %: -0."),
+    "equal": (
+        SMALL,
+        SMALL[::-1],
+        "It is undecided whether caps or cnn needs larger perturbations on mnist",
+        "(95 % CI -0.",
+    ),
     "not all fooled": ([*LARGE, None], [*SMALL, 1.0], "caps needs larger perturbations than cnn", "n = 20 of 21"),
 }
 
@@ -69,7 +58,7 @@ SIZES = {
 @pytest.mark.parametrize(("caps", "cnn", "verdict", "figures"), SIZES.values(), ids=SIZES)
 def test_who_needs_larger_perturbations_is_said_with_its_interval(caps, cnn, verdict, figures):
     frame = pd.concat([found(caps, model="caps", data="mnist"), found(cnn, model="cnn", data="mnist")])
-    (sentence,) = size_sentences(compare_sizes(frame))
+    (sentence,) = norm_sentences(comparisons(frame))
     assert verdict in sentence and figures in sentence
 
 
@@ -82,7 +71,7 @@ def test_sizes_are_compared_at_the_smallest_that_any_attack_on_both_found():
         found([1.0, 1.0], model="b"),
         found([5.0, 5.0], model="b", attack="deepfool"),
     ]
-    lines = compare_sizes(pd.concat(parts)).set_index("attack")
+    lines = comparisons(pd.concat(parts)).set_index("attack")
     assert list(lines.index) == ["cw", "deepfool", ANY_ATTACK]
     figures = lines[["mean_first", "mean_second", "difference", "n"]]
     assert figures.loc[ANY_ATTACK].tolist() == [1.5, 1.0, 0.5, 2]
@@ -91,7 +80,7 @@ def test_sizes_are_compared_at_the_smallest_that_any_attack_on_both_found():
 
 def test_comparisons_say_how_many_each_attack_fooled():
     parts = [found([1.0, 4.0, None, None], model="a"), found([1.0, 1.0, 1.0, None], model="b")]
-    line = compare_sizes(pd.concat(parts)).iloc[0]
+    line = comparisons(pd.concat(parts)).iloc[0]
     assert (line["n"], line["of"], line["found_first"], line["found_second"]) == (2, 4, 0.5, 0.75)
 
 
@@ -100,14 +89,14 @@ def test_a_page_says_who_needs_the_larger_by_each_attack():
         *(found(sizes, model=model) for model, sizes in (("a", SMALL), ("b", LARGE))),
         *(found(sizes, model=model, attack="deepfool") for model, sizes in (("a", SMALL), ("b", SMALL[::-1]))),
     ]
-    lines = sizes_markdown(compare_sizes(pd.concat(parts))).splitlines()
+    lines = grids_markdown(norm_comparison_grids(comparisons(pd.concat(parts)))).splitlines()
     ends = [(line.split(" | ")[1], line.split(" | ")[-1]) for line in lines[2:5]]
     assert ends == [("cw", "b |"), ("deepfool", "undecided |"), (ANY_ATTACK, "undecided |")]
     assert lines[2].startswith("| d | cw | l2 | a | b | 100, 100 | 1.15, 2.15 | -1 (-1.1 to -0.9")
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "sure"),
+    ("first", "second", "side"),
     [
         (LARGE, SMALL, 1),
         (SMALL, LARGE, -1),
@@ -116,48 +105,33 @@ def test_a_page_says_who_needs_the_larger_by_each_attack():
         (LARGE[:9], SMALL[:9], 0),  # nine samples
     ],
 )
-def test_who_needs_the_larger_is_sure_only_if_nothing_speaks_against_it(first, second, sure):
-    comparisons = compare_sizes(pd.concat([found(first, model="a"), found(second, model="b")]))
-    assert {surely_larger(line) for line in comparisons.to_dict("records")} == {sure}
-    (sentence,) = size_sentences(comparisons)
-    assert ("does not surely" in sentence) == (sure == 0)
+def test_who_needs_the_larger_is_decided_only_if_nothing_speaks_against_it(first, second, side):
+    table = comparisons(pd.concat([found(first, model="a"), found(second, model="b")]))
+    assert {larger_side(line) for line in table.to_dict("records")} == {side}
+    (sentence,) = norm_sentences(table)
+    assert ("undecided" in sentence) == (side == 0)
 
 
 def test_nobody_is_compared_where_nobody_was_fooled():
     frame = pd.concat([found([None], model="a"), found([1.0], model="b")])
-    assert size_sentences(compare_sizes(frame)) == []
+    assert norm_sentences(comparisons(frame)) == []
 
 
 def test_smallest_perturbations_stand_beside_the_published_ones():
     parts = [found([1.0, 1.0], model="cnn"), found([2.0, None], model="capsules"), found([3.0, 3.0], model="other")]
-    table = distances(pd.concat(parts).assign(data="mnist"))
-    names = {"cnn": "cnn", "capsules": "vector-capsnet-small"}
-    page = distances_markdown(table, names)
+    frame = pd.concat(parts).assign(data="mnist")
+    models = [{"label": "cnn", "name": "cnn"}, {"label": "capsules", "name": "vector-capsnet-small"}]
+    table = distances(frame, models)
+    assert table["published_mean"].fillna(0).tolist() == [1.40, 1.82, 0]
+    page = grids_markdown(distance_grids(table))
     assert page.splitlines()[2:5] == [
         "| mnist | cw | cnn | untargeted | l2 | 2 | 100.0 | 1 (1-1) | 1 | 1.40 |",
         "| mnist | cw | capsules | untargeted | l2 | 2 | 50.0 | 2* (2-2) | 2 | 1.82 |",
         "| mnist | cw | other | untargeted | l2 | 2 | 100.0 | 3 (3-3) | 3 |  |",
     ]
     assert "Michels et al. 2019" in page
-    assert "1.40" not in distances_markdown(table.assign(goal="targeted"), names)
-
-
-def test_published_sizes_are_the_papers():
-    assert published_size("cnn-small", "fashion-mnist", "foolbox.boundary") == 1.24
-    assert published_size("matrix-capsnet", "mnist", "deepfool") == 2.02
-    assert published_size("cnn", "toys", "cw") is None and published_size("mine", "mnist", "cw") is None
-
-
-@pytest.mark.parametrize(("data", "published"), [("mnist", [[1.40], [1.82]]), ("toys", [])])
-def test_mean_sizes_are_drawn_beside_the_papers_where_the_dataset_is_the_same(data, published):
-    parts = [found([1.0, 2.0], model="cnn"), found([2.0, 3.0], model="capsules"), found([2.0, 3.0], norm="linf")]
-    frame = pd.concat(parts).assign(data=data)
-    (axis,) = dict(draw_all(summarise(frame), frame, published=True))["means"].axes
-    ours = [bars.lines[0].get_ydata().tolist() for bars in axis.containers]
-    assert ours == [[1.5], [2.5]]
-    beside = [line.get_ydata() for line in axis.lines if line.get_marker() in ("x", "D")]
-    assert [list(values) for values in beside] == published
-    assert "means" not in dict(draw_all(summarise(frame), frame))
+    for other in (frame.assign(goal="targeted"), frame.assign(norm="linf"), frame.assign(data="toys")):
+        assert distances(other, models)["published_mean"].isna().all()
 
 
 def test_the_true_class_as_a_target_is_no_distance():

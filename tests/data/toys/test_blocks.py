@@ -74,7 +74,7 @@ def test_a_cache_that_cannot_be_written_costs_one_warning(
         np.testing.assert_array_equal(first_pictures(BLOCK + 1)[:5], expected)
     assert len(drawn) == 4
     assert [str(warning.message).split(" (")[0] for warning in caught] == [
-        f"toys are drawn anew each time: the cache {cache_folder()} cannot be written"
+        f"the toys cache {cache_folder()} is not writable, so images are rendered again each time"
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from robustcaps.data.protocol import CATEGORIES, Eye
 from robustcaps.data.toys.factors import sample_factors
 from robustcaps.data.toys.parts import Kind
-from robustcaps.data.toys.render import _FLOOR, _look, _parts_in, _shadow, render
+from robustcaps.data.toys.render import _FLOOR, _find_surfaces, _parts_in, _shadow, render
 from robustcaps.data.toys.scene import BASELINE, DISTANCE, Scenes, scenes_of
 from robustcaps.data.toys.shapes import figures
 from robustcaps.data.toys.solids import enter, triple
@@ -26,7 +26,7 @@ def all_figures(elevation: int = 40, azimuth: int = 40, lighting: int = 0, eye: 
 
 def seen_parts(scenes: Scenes) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return picture_from(_look(scenes, _parts_in(scenes)).number)
+        return picture_from(_find_surfaces(scenes, _parts_in(scenes)).number)
 
 
 def test_the_eyes_stand_apart_and_look_at_the_figure() -> None:
@@ -87,7 +87,7 @@ def test_tiles_miss_nothing() -> None:
     scenes = all_figures(35, 100)[::7]
     parts = _parts_in(scenes)
     with np.errstate(divide="ignore", invalid="ignore"):
-        surface = _look(scenes, parts)
+        surface = _find_surfaces(scenes, parts)
         found, free = picture_from(surface.number), picture_from(_shadow(scenes, parts, surface))
         points = np.stack([picture_from(axis) for axis in surface.point], axis=-1)
         across, down = np.meshgrid(np.arange(96) + 0.5 - 48, np.arange(96) + 0.5 - 48)
@@ -123,7 +123,7 @@ def test_the_shadow_falls_away_from_the_light(lighting: int, side: int) -> None:
     scenes = all_figures(lighting=lighting)
     parts = _parts_in(scenes)
     with np.errstate(divide="ignore", invalid="ignore"):
-        surface = _look(scenes, parts)
+        surface = _find_surfaces(scenes, parts)
         shaded = picture_from((_shadow(scenes, parts, surface) == 0) & (surface.number == _FLOOR))
     figure = picture_from(surface.number != _FLOOR)
     middle = [np.average(np.arange(96), weights=mask.sum(axis=(0, 1))) for mask in (figure, shaded)]

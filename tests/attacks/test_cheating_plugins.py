@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 import robustcaps as rc
-from robustcaps.analysis.results import read_rows
-from robustcaps.attacks.violations import IN_CELLS, IN_ROWS
+from robustcaps.analysis.results import Results
+from robustcaps.attacks.violations import CELL_VIOLATIONS, ROW_VIOLATIONS, Violation
+from robustcaps.benchmark import Run
 from robustcaps.execution.execute_cell import Outcome
-from robustcaps.execution.runner import Run
 from robustcaps.registry import ATTACKS, DATASETS, MODELS
 from tests.conftest import PLUGIN
 
@@ -22,7 +22,7 @@ import ctypes, functools, os, random, sys, time
 import numpy as np
 
 
-@rc.model("normed")
+@rc.model("normed", pretrained=True)
 def normed(*, classes, channels, size):
     """The levels behind a batch norm."""
     return nn.Sequential(nn.BatchNorm2d(channels), *levels(classes=classes, channels=channels, size=size))
@@ -177,7 +177,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
             kind.names()
             patch.setattr(kind, "_entries", dict(kind._entries))
         first = rc.run(suite, folder / "out", plugins=[plugin])
-        rows = read_rows(folder / "out")
+        rows = Results(folder / "out").rows()
         second = rc.run(again, folder / "out", plugins=[plugin])
         yield Trial(first, rows, {name: honest_rows(name) for name in HONEST}, second)
 
@@ -200,10 +200,10 @@ def honest_rows(name: str) -> pd.DataFrame:
 
 
 def test_every_violation_has_its_cheat():
-    assert {violation for _, violation in CHEATS.values()} == {*IN_ROWS, *IN_CELLS}
+    assert {violation for _, violation in CHEATS.values()} == set(Violation)
 
 
-@pytest.mark.parametrize("name", [name for name, (_, violation) in CHEATS.items() if violation in IN_ROWS])
+@pytest.mark.parametrize("name", [name for name, (_, violation) in CHEATS.items() if violation in ROW_VIOLATIONS])
 def test_a_cheat_is_caught_by_its_name_and_fools_nobody(trial, name):
     rows = trial.rows[trial.rows["attack"] == name]
     assert len(rows) == 24 and not rows["fooled"].any()
@@ -213,7 +213,7 @@ def test_a_cheat_is_caught_by_its_name_and_fools_nobody(trial, name):
     assert name not in trial.failures
 
 
-@pytest.mark.parametrize("name", [name for name, (_, violation) in CHEATS.items() if violation in IN_CELLS])
+@pytest.mark.parametrize("name", [name for name, (_, violation) in CHEATS.items() if violation in CELL_VIOLATIONS])
 def test_a_failure_is_told_by_its_name_and_counts_nothing(trial, name):
     failure = trial.failures[name]
     assert failure.violation == CHEATS[name][1] and failure.rows is None
@@ -226,10 +226,10 @@ def test_a_failure_is_told_by_its_name_and_counts_nothing(trial, name):
 REASONS = {
     "raises": "ZeroDivisionError: division by zero",
     "exits": "SystemExit: 0",
-    "exits at once": "its process ended with exit code 0",
-    "crashes": "its process was killed by signal SIGSEGV",
-    "sleeps": "stopped: it did not end within 1 s",
-    "prints megabytes": "stopped: it printed more than 1,000,000 bytes",
+    "exits at once": "the worker process exited with code 0",
+    "crashes": "the worker process was killed by signal SIGSEGV",
+    "sleeps": "killed: exceeded its time limit of 1 s",
+    "prints megabytes": "killed: printed more than 1,000,000 bytes",
 }
 
 
@@ -253,7 +253,7 @@ def test_honest_attacks_notice_nothing(trial, name):
 
 def test_a_second_run_retries_only_what_failed(trial):
     assert trial.second.computed == 1 and trial.second.reused == len(HONEST) + 1
-    assert [outcome.cell.attack.label for outcome in trial.second.failures] == ["raises"]
+    assert [outcome.cell.task.label for outcome in trial.second.failures] == ["raises"]
 
 
 def test_the_record_and_the_report_name_the_failures(trial):

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from robustcaps.attacks import load_attack
+from robustcaps.attacks.black_box.square import SEARCHES, SquareWindows, two_bumps
 from robustcaps.attacks.evaluation import evaluate
 from robustcaps.attacks.goals import Untargeted
 from robustcaps.attacks.norms import NORMS
-from robustcaps.attacks.square import SEARCHES, Windows, two_bumps
 from robustcaps.data.base import Data
 from robustcaps.utils.sample_random import Draws
 
@@ -57,7 +57,7 @@ def test_one_forward_pass_per_query_until_fooled(contest):
     attacked = rows[rows["forwards"] > 1]
     kept, fooled = attacked[~attacked["fooled"]], attacked[attacked["fooled"]]
     assert len(kept) and len(fooled)
-    assert (kept["forwards"] == QUERIES + 2).all()  # and one for the clean image, one for the proposal
+    assert (kept["forwards"] == QUERIES + 2).all()  # and one for the clean image, one for the adversarial image
     assert fooled["forwards"].between(1 + 2, QUERIES + 2).all() and fooled["forwards"].nunique() > 1
     assert (rows["backwards"] == 0).all()
 
@@ -71,7 +71,7 @@ def test_rows_do_not_depend_on_the_batch(network, network_data, norm, eps):
 
 @pytest.mark.parametrize(("norm", "eps"), BUDGETS)
 def test_more_queries_go_on_climbing(norm, eps):
-    """Two classes told apart by a random pattern: the margin after more queries is never worse, and soon better."""
+    """Two classes distinguished by a random pattern: the margin after more queries is never worse, and soon better."""
     pattern = torch.randn(3 * 6 * 9, generator=torch.Generator().manual_seed(1))
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 6 * 9, 2))
     with torch.no_grad():
@@ -81,9 +81,9 @@ def test_more_queries_go_on_climbing(norm, eps):
     margins = []
     for queries in (1, 2, 8, 64):
         attack = load_attack("square", eps=eps, norm=norm, queries=queries)
-        (proposal,) = attack.sweep(model, images, goal, attack.budgets)
-        assert proposal.violations == [""] * 6
-        margins.append((model(proposal.images) @ torch.tensor([1.0, -1.0])).detach())
+        (batch,) = attack.sweep(model, images, goal, attack.budgets)
+        assert batch.violations == [None] * 6
+        margins.append((model(batch.images) @ torch.tensor([1.0, -1.0])).detach())
     assert (margins[1] <= margins[0]).all()
     assert (margins[3] < margins[2]).all() and (margins[2] < margins[0]).all()
 
@@ -99,11 +99,11 @@ def test_moves_stay_in_the_ball_and_belong_to_their_sample(norm, shape, share, s
     search, radius = SEARCHES[norm], torch.tensor([0.5, 0.01, 2.0, 0.0]).view(4, 1, 1, 1)
     whole, part = Draws(seed, torch.arange(4)), Draws(seed, torch.tensor([2]))
     delta = search.start(shape, radius, whole)
-    moved = search.move(delta, radius, share, whole, query=1)
+    moved = search.update(delta, radius, share, whole, query=1)
     start, end = (NORMS[norm].size(found) for found in (delta, moved))
     assert torch.allclose(start, radius.flatten().double())  # all of the budget is used
     assert (end <= radius.flatten() * 1.0001).all()
-    alone = search.move(search.start(shape, radius[2:3], part), radius[2:3], share, part, query=1)
+    alone = search.update(search.start(shape, radius[2:3], part), radius[2:3], share, part, query=1)
     assert torch.allclose(alone, moved[2:3], rtol=1e-5, atol=1e-6)
 
 
@@ -116,7 +116,7 @@ def test_moves_stay_in_the_ball_and_belong_to_their_sample(norm, shape, share, s
 )
 def test_windows_lie_inside_and_hold_the_pattern(height, width, numbers, data):
     side = data.draw(st.integers(1, min(height, width)))
-    windows = Windows.place(torch.tensor(numbers), side, (1, 1, height, width))
+    windows = SquareWindows.place(torch.tensor(numbers), side, (1, 1, height, width))
     assert (windows.mask.sum((1, 2, 3)) == side * side).all()
     pattern = torch.arange(1.0, side * side + 1).view(side, side)
     turned = torch.arange(len(numbers)) % 2 == 1

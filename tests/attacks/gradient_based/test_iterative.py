@@ -8,10 +8,10 @@ from robustcaps.attacks import load_attack
 from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.evaluation import evaluate
 from robustcaps.attacks.goals import Targeted, Untargeted
-from robustcaps.attacks.gradient import value_and_gradient
+from robustcaps.attacks.gradients import value_and_gradient
 from robustcaps.attacks.losses import LOSSES
 from robustcaps.errors import UserError
-from robustcaps.models.base import Classifier, Reading
+from robustcaps.models.base import Classifier, ClassifierOutput
 
 EPS = [0.0, 0.001, 0.01, 0.03, 0.05, 0.08, 0.1, 0.2]
 
@@ -63,7 +63,7 @@ def test_a_sweep_equals_its_budgets_alone(network, network_data, attack, goal, n
     for eps in sweep:
         alone = evaluate(network, network_data, load_attack(attack, eps=eps, norm=norm, unit=unit, goal=goal))
         part = together[together["eps"] == eps].reset_index(drop=True)
-        costs = ["forwards", "backwards", "queries"]  # shared work is booked once in a sweep
+        costs = ["forwards", "backwards", "queries"]  # shared work is counted once in a sweep
         assert part.drop(columns=costs).equals(alone.drop(columns=costs))
 
 
@@ -121,9 +121,9 @@ class Saturating(Classifier):
             torch.manual_seed(1)
             self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
 
-    def read(self, images):
+    def classify(self, images):
         logits = self.net(images)
-        return Reading(logits=logits, scores=torch.sigmoid(logits))
+        return ClassifierOutput(logits=logits, scores=torch.sigmoid(logits))
 
     def training_loss(self, images, labels, progress=1.0):
         return torch.relu(1.5 - self.scores(images).gather(1, labels[:, None])[:, 0])
@@ -144,8 +144,8 @@ def test_losses_against_finite_differences(loss, goal_class, network_data):
     assert torch.allclose((gradient * direction).flatten(1).sum(1), (ahead - behind) / 2e-6, atol=1e-7, rtol=1e-5)
     assert counted.counts.backwards.tolist() == [1.0] * 6
     reference = {
-        "ce": nn.functional.cross_entropy(model(images), labels, reduction="none").expm1().log(),
-        "plain-ce": nn.functional.cross_entropy(model(images), labels, reduction="none"),
+        "log-odds": nn.functional.cross_entropy(model(images), labels, reduction="none").expm1().log(),
+        "ce": nn.functional.cross_entropy(model(images), labels, reduction="none"),
         "ce-scores": nn.functional.cross_entropy(model.scores(images), labels, reduction="none"),
         "training": model.training_loss(images, labels),
     }

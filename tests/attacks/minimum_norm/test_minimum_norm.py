@@ -134,9 +134,9 @@ BOTH = [*SEARCHES, ("apgd-ce", "linf"), ("apgd-dlr", "l2"), ("bim", "linf")]
 def test_nan_is_never_silent(name, norm):
     images, labels = torch.full((3, 1, 4, 4), 0.5), torch.zeros(3, dtype=torch.long)
     attack = rc.load_attack(name, eps=0.3, norm=norm)
-    (proposal,) = attack.sweep(Broken(flat=False), images, Untargeted(labels), attack.budgets)
-    answers = Broken(flat=False)(proposal.images)
-    assert proposal.violations == ["not-finite"] * 3 or answers.isnan().any(1).all()
+    (batch,) = attack.sweep(Broken(flat=False), images, Untargeted(labels), attack.budgets)
+    answers = Broken(flat=False)(batch.images)
+    assert batch.violations == ["not-finite"] * 3 or answers.isnan().any(1).all()
 
 
 @pytest.mark.parametrize(("name", "norm"), BOTH)
@@ -147,7 +147,7 @@ def test_without_a_gradient_nothing_is_found_and_nothing_breaks(name, norm):
 
 
 def test_they_refuse_what_they_cannot_do():
-    with pytest.raises(UserError, match="'cw' keeps to l2 only"):
+    with pytest.raises(UserError, match="'cw' supports l2 only"):
         rc.load_attack("cw", eps=0.1)
-    with pytest.raises(UserError, match="'deepfool' cannot be targeted"):
+    with pytest.raises(UserError, match="'deepfool' does not support targeted goals"):
         rc.load_attack("deepfool", eps=0.1, goal="targeted")

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import robustcaps as rc
-from robustcaps.attacks.apgd import Apgd, _Climb, checkpoints
-from robustcaps.attacks.budgets import Budget
+from robustcaps.attacks.budgets import Budget, random_start
 from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Targeted, Untargeted
-from robustcaps.attacks.gradient import random_start
+from robustcaps.attacks.gradient_based.apgd import AutoPgd, _ApgdState, checkpoints
 from robustcaps.attacks.losses import LOSSES
 from robustcaps.errors import UserError
 from robustcaps.utils.sample_random import Draws
@@ -41,11 +40,11 @@ def labelled(model, n=12):
         return images, model(images).argmax(1)
 
 
-def propose(attack, model, images, goal, budget, counts=None):
+def run_attack(attack, model, images, goal, budget, counts=None):
     counted = CountedModel(model, counts or Counts.zeros(len(images)))
-    (proposal,) = attack.sweep(counted, images, goal, [budget])
-    assert proposal.violations == [""] * len(images)
-    return proposal.images
+    (batch,) = attack.sweep(counted, images, goal, [budget])
+    assert batch.violations == [None] * len(images)
+    return batch.images
 
 
 def by_the_book(f, x0, start, eps, steps, norm):
@@ -86,14 +85,14 @@ def by_the_book(f, x0, start, eps, steps, norm):
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 0.3), ("l2", 1.5)])
-@pytest.mark.parametrize("loss", ["ce", "dlr"])
+@pytest.mark.parametrize("loss", ["log-odds", "dlr"])
 def test_it_is_the_algorithm_of_the_paper(norm, eps, loss):
     """On a network that nothing fools, in balls so large that the objective is anything but linear."""
     model = classifier()
     with torch.no_grad():
         model[3].bias[0] += 10.0
     images, goal, budget = pictures(4), Untargeted(torch.zeros(4, dtype=torch.long)), Budget(eps, norm)
-    found = propose(Apgd(loss=loss, steps=40, restarts=1, eot=1), model, images, goal, budget)
+    found = run_attack(AutoPgd(loss=loss, steps=40, restarts=1, eot=1), model, images, goal, budget)
     starts = random_start(images, budget, Draws(0, torch.arange(len(images))), 0)
     for k in range(4):
         one, alone = torch.tensor([k]), CountedModel(model, Counts.zeros(1))
@@ -119,19 +118,19 @@ def test_checkpoints_are_those_of_the_paper():
 )
 def test_when_steps_are_halved(rises, halved, improved, halve):
     """Few ways lead to the second condition alone, so it is looked at here."""
-    state = _Climb.start(pictures(1), torch.full((1, 1, 1, 1), 0.1))
-    state.look(torch.tensor([1.0]), torch.ones(1, 1, 6, 6))
-    state.check(0)
+    state = _ApgdState.start(pictures(1), torch.full((1, 1, 1, 1), 0.1))
+    state.update_best(torch.tensor([1.0]), torch.ones(1, 1, 6, 6))
+    state.adapt_step(0)
     assert not state.halved
     best = state.best_image
     state.image = best + 0.05
     if improved:
-        state.look(torch.tensor([1.5]), torch.ones(1, 1, 6, 6))
+        state.update_best(torch.tensor([1.5]), torch.ones(1, 1, 6, 6))
         best = state.image
         state.image = best + 0.05
-    state.look(torch.tensor([0.5]), torch.zeros(1, 1, 6, 6))
-    state.rises, state.halved = torch.tensor([rises]), torch.tensor([halved])
-    state.check(10)
+    state.update_best(torch.tensor([0.5]), torch.zeros(1, 1, 6, 6))
+    state.increases, state.halved = torch.tensor([rises]), torch.tensor([halved])
+    state.adapt_step(10)
     assert bool(state.halved) == halve
     assert float(state.step) == pytest.approx(0.1 if halve else 0.2)
     assert torch.equal(state.image, best) == halve
@@ -151,12 +150,14 @@ def test_proposals_are_valid_and_what_was_reached_on_the_way_is_kept(name, norm,
     images, labels = labelled(model)
     goal = Targeted((labels + 1) % 5) if targeted else Untargeted(labels)
     budget = Budget(eps, norm)
-    once = propose(rc.load_attack(name, eps=eps, norm=norm, steps=steps), model, images, goal, budget)
+    once = run_attack(rc.load_attack(name, eps=eps, norm=norm, steps=steps), model, images, goal, budget)
     assert ((once >= 0) & (once <= 1)).all()
-    thrice = propose(rc.load_attack(name, eps=eps, norm=norm, steps=steps, restarts=3), model, images, goal, budget)
+    thrice = run_attack(rc.load_attack(name, eps=eps, norm=norm, steps=steps, restarts=3), model, images, goal, budget)
     hit_once, hit_thrice = (goal.reached(model(found).argmax(1)) for found in (once, thrice))
     assert (hit_thrice >= hit_once).all()
-    loss = lambda x: LOSSES["dlr" if name == "apgd-dlr" else "ce"](CountedModel(model, Counts.zeros(12)), x, goal)[0]
+    loss = lambda x: LOSSES["dlr" if name == "apgd-dlr" else "log-odds"](
+        CountedModel(model, Counts.zeros(12)), x, goal
+    )[0]
     assert (hit_thrice | (loss(thrice) >= loss(once) - 1e-9)).all()
 
 
@@ -177,13 +178,13 @@ def test_a_sample_does_not_depend_on_its_batch(name, norm, eps, goal_class):
         assert torch.allclose(alone.images, whole.images[rows], rtol=0, atol=1e-9)
 
 
-def test_every_pass_is_booked_and_success_ends_the_search():
+def test_every_pass_is_counted_and_success_ends_the_search():
     model = classifier()
     images, labels = labelled(model)
     for eps, restarts in ((1e-4, 1), (1e-4, 2), (1.0, 2)):
         counts = Counts.zeros(len(images))
-        attack = Apgd(loss="ce", steps=9, restarts=restarts, eot=2)
-        propose(attack, model, images, Untargeted(labels), Budget(eps), counts)
+        attack = AutoPgd(loss="log-odds", steps=9, restarts=restarts, eot=2)
+        run_attack(attack, model, images, Untargeted(labels), Budget(eps), counts)
         if eps < 1:
             assert counts.backwards.tolist() == counts.forwards.tolist() == [10.0 * 2 * restarts] * len(images)
             assert attack.passes == 3 * 10 * 2 * restarts

@@ -30,7 +30,7 @@ from foolbox.attacks import brendel_bethge  # noqa: E402
 from robustcaps.attacks.adapters import foolbox_attacks, torchattacks_attacks  # noqa: E402
 
 LIBRARIES = {"torchattacks": torchattacks_attacks, "foolbox": foolbox_attacks}
-ALL = {f"{prefix}.{name}": native for prefix, module in LIBRARIES.items() for name, native in module.NATIVE.items()}
+ALL = {f"{prefix}.{name}": spec for prefix, module in LIBRARIES.items() for name, spec in module.ATTACK_SPECS.items()}
 EPS = {"linf": 0.4, "l2": 4.0}
 ANYWHERE = {"linf": 1.0, "l2": 8.0}
 TARGET = 4
@@ -77,9 +77,11 @@ MAY_FAIL = {
 }
 """Weak ones, and all that add noise."""
 ASK_NOTHING = {"foolbox.inversion", "foolbox.l2_contrast_reduction"} | {
-    name for name in ALL if name.endswith("noise") and "repeats" not in inspect.signature(ALL[name].make).parameters
+    name
+    for name in ALL
+    if name.endswith("noise") and "repeats" not in inspect.signature(ALL[name].attack_class).parameters
 } - {"foolbox.salt_and_pepper_noise", "foolbox.linear_search_blended_uniform_noise"}
-"""Attacks that propose without a look at the model."""
+"""Attacks that do not query the model."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -124,14 +126,14 @@ def prototypes():
 def load(name, norm, goal="untargeted", eps=None):
     fields = options_schema(ATTACKS.entry(name).factory).model_fields
     options = {option: value for option, value in FEW.items() if option in fields} | OWN.get(name, {})
-    wish = {"goal": goal, "target": TARGET if goal == "targeted" else None}
-    radius = (ANYWHERE if ALL[name].minimal else EPS)[norm]
-    return rc.load_attack(name, eps=radius if eps is None else eps, norm=norm, **wish, **options)
+    goal_options = {"goal": goal, "target": TARGET if goal == "targeted" else None}
+    radius = (ANYWHERE if ALL[name].minimises else EPS)[norm]
+    return rc.load_attack(name, eps=radius if eps is None else eps, norm=norm, **goal_options, **options)
 
 
 def goal_of(attack, data):
     targets = torch.full_like(data.labels, TARGET)
-    return rc.Targeted(targets) if attack.aim.goal == "targeted" else rc.Untargeted(data.labels)
+    return rc.Targeted(targets) if attack.goal_spec.goal == "targeted" else rc.Untargeted(data.labels)
 
 
 def is_dear(name):
@@ -139,10 +141,10 @@ def is_dear(name):
 
 
 def cases():
-    for name, native in ALL.items():
-        shared = native.minimal and name not in ("torchattacks.fab", "foolbox.hop_skip_jump")
-        for norm in native.norms[-1:] if shared else native.norms:
-            for goal in native.goals[:1] if is_dear(name) else native.goals:
+    for name, spec in ALL.items():
+        shared = spec.minimises and name not in ("torchattacks.fab", "foolbox.hop_skip_jump")
+        for norm in spec.norms[-1:] if shared else spec.norms:
+            for goal in spec.goals[:1] if is_dear(name) else spec.goals:
                 yield name, norm, "targeted" if goal is rc.Targeted else "untargeted"
 
 
@@ -151,17 +153,17 @@ def cases():
 def test_attacks_propose_valid_images_and_leave_the_rest_alone(prototypes, name, norm, goal):
     model, data = prototypes
     attack, counts = load(name, norm, goal), Counts.zeros(len(data))
-    wish = goal_of(attack, data)
+    goal = goal_of(attack, data)
     generators = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
-    (proposal,) = attack.sweep(CountedModel(model, counts), data.images, wish, attack.budgets)
-    assert proposal.violations == [""] * len(data)
+    (batch,) = attack.sweep(CountedModel(model, counts), data.images, goal, attack.budgets)
+    assert batch.violations == [None] * len(data)
     assert torch.equal(torch.get_rng_state(), generators[0]) and random.getstate() == generators[1]
     assert (np.random.get_state()[1] == generators[2]).all()  # noqa: NPY002
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
     assert (counts.forwards.min() > 0) == (name not in ASK_NOTHING)
-    fooled = wish.reached(model(proposal.images).argmax(1))
+    fooled = goal.reached(model(batch.images).argmax(1))
     assert fooled.any() or name in MAY_FAIL or "noise" in name
-    assert (proposal.images != data.images).any() or name in MAY_FAIL or "noise" in name
+    assert (batch.images != data.images).any() or name in MAY_FAIL or "noise" in name
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if not is_dear(name)])
@@ -180,14 +182,14 @@ def test_a_seed_gives_the_same_images_again_and_another_seed_others_if_randomise
 
 
 def test_every_exported_attack_is_adapted_or_left_out_with_a_reason():
-    made = [native.make for native in torchattacks_attacks.NATIVE.values()]
-    assert len(set(made)) == len(made)
-    left_out = {name for name in torchattacks.__all__ if getattr(torchattacks, name) not in made}
+    classes = [spec.attack_class for spec in torchattacks_attacks.ATTACK_SPECS.values()]
+    assert len(set(classes)) == len(classes)
+    left_out = {name for name in torchattacks.__all__ if getattr(torchattacks, name) not in classes}
     assert {name.lower() for name in left_out} == torchattacks_attacks.EXCLUDED.keys()
     exported = {kind for kind in vars(foolbox.attacks).values() if inspect.isclass(kind)} - {foolbox.attacks.Attack}
-    made = [native.make for native in foolbox_attacks.NATIVE.values()]
-    assert len(set(made)) == len(made) and set(made) <= exported
-    assert len(exported - set(made)) == len(foolbox_attacks.EXCLUDED)
+    classes = [spec.attack_class for spec in foolbox_attacks.ATTACK_SPECS.values()]
+    assert len(set(classes)) == len(classes) and set(classes) <= exported
+    assert len(exported - set(classes)) == len(foolbox_attacks.EXCLUDED)
     for prefix, module in LIBRARIES.items():
         for name, reason in module.EXCLUDED.items():
             with pytest.raises(UserError) as error:
@@ -209,9 +211,9 @@ MISTAKES = [
     ("torchattacks.pgd", {"alpha": "big"}, "alpha: input should be a valid number"),
     ("torchattacks.pgd", {"seed": 3}, "unknown option 'seed'"),
     ("torchattacks.apgd", {"loss": "mse"}, "loss: input should be 'ce' or 'dlr'"),
-    ("torchattacks.apgd", {"goal": "targeted"}, "'torchattacks.apgd' cannot be targeted"),
-    ("torchattacks.jsma", {"goal": "untargeted"}, "'torchattacks.jsma' cannot be untargeted"),
-    ("torchattacks.cw", {"norm": "linf"}, "'torchattacks.cw' keeps to l2 only, not 'linf'"),
+    ("torchattacks.apgd", {"goal": "targeted"}, "'torchattacks.apgd' does not support targeted goals"),
+    ("torchattacks.jsma", {"goal": "untargeted"}, "'torchattacks.jsma' does not support untargeted goals"),
+    ("torchattacks.cw", {"norm": "linf"}, "'torchattacks.cw' supports l2 only, not 'linf'"),
     ("foolbox.linf_pgd", {"random_start": "often"}, "random_start: input should be a valid boolean"),
     ("foolbox.ead", {"decision_rule": "L2"}, "decision_rule: input should be 'EN'"),
 ]
@@ -243,7 +245,7 @@ def test_the_same_attack_finds_the_same_images_here_and_there(network, network_d
     for name, options in (ours, theirs):
         attack = rc.load_attack(name, eps=[0.02 * EPS[norm], 0.2 * EPS[norm]], norm=norm, **options)
         sweep = attack.sweep(network, network_data.images, rc.Untargeted(network_data.labels), attack.budgets)
-        found.append(torch.stack([proposal.images for proposal in sweep]))
+        found.append(torch.stack([batch.images for batch in sweep]))
     assert torch.allclose(*found, atol=1e-5)
 
 
@@ -279,10 +281,10 @@ def test_samples_without_a_start_do_not_stop_the_others():
 
 
 def test_too_few_classes_or_too_many_channels_are_named(network, network_data):
-    with pytest.raises(UserError, match="APGDT of torchattacks needs 4 classes at least, the model has 3"):
+    with pytest.raises(UserError, match="APGDT of torchattacks needs at least 4 classes, but the model has 3"):
         rc.evaluate(network, network_data, rc.load_attack("torchattacks.apgdt", eps=0.1))
     wide, images = nn.Sequential(nn.Flatten(), nn.Linear(4 * 16, 2)), torch.full((2, 4, 4, 4), 0.5)
-    with pytest.raises(UserError, match="3 channels at most, the images have 4"):
+    with pytest.raises(UserError, match="at most 3 channels, but the images have 4"):
         rc.evaluate(wide, (images, wide(images).argmax(1)), rc.load_attack("torchattacks.tifgsm", eps=0.1))
 
 
@@ -320,12 +322,12 @@ def test_without_the_libraries_the_rest_works_and_the_list_says_how_to_get_them(
 
 
 def test_libraries_are_imported_only_when_their_names_are_asked_for(monkeypatch):
-    asked = []
-    monkeypatch.setattr(ATTACKS, "_problem", asked.append)
+    requested = []
+    monkeypatch.setattr(ATTACKS, "_problem", requested.append)
     ATTACKS.names("fgsm*"), ATTACKS.entry("fgsm")
-    assert asked == ["fgsm"]
+    assert requested == ["fgsm"]
     ATTACKS.names("torch*")
-    assert asked == ["fgsm", "torchattacks"]
+    assert requested == ["fgsm", "torchattacks"]
 
 
 def test_a_missing_library_is_named_in_one_line(monkeypatch):

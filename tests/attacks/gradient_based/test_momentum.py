@@ -9,7 +9,7 @@ from torch import nn
 
 import robustcaps as rc
 from robustcaps.attacks.counting import CountedModel, Counts
-from robustcaps.attacks.gradient import value_and_gradient
+from robustcaps.attacks.gradients import value_and_gradient
 from robustcaps.attacks.losses import LOSSES
 
 
@@ -25,9 +25,9 @@ def pictures(n=9):
 
 def proposed(attack, model, images, labels, counts=None):
     counted = CountedModel(model, counts or Counts.zeros(len(images)))
-    (proposal,) = attack.sweep(counted, images, rc.Untargeted(labels), attack.budgets)
-    assert proposal.violations == [""] * len(images)
-    return proposal.images
+    (batch,) = attack.sweep(counted, images, rc.Untargeted(labels), attack.budgets)
+    assert batch.violations == [None] * len(images)
+    return batch.images
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 0.1), ("l2", 0.7)])
@@ -59,7 +59,7 @@ def test_without_decay_momentum_is_bim():
 
 
 class Shaken(nn.Module):
-    """Two classes told by the mean pixel, drowned in a random tilt along another direction: +v or -v at every pass."""
+    """Two classes, distinguished by the mean pixel, and random noise +v or -v at every pass that hides it."""
 
     def __init__(self, strength: float) -> None:
         super().__init__()
@@ -101,12 +101,12 @@ def test_one_lucky_pass_is_no_success():
     assert (moved[40] > 0.015).all()
 
 
-def test_the_gradient_is_the_mean_over_the_passes_and_each_is_booked():
+def test_the_gradient_is_the_mean_over_the_passes_and_each_is_counted():
     model, images = Shaken(1.0), torch.rand(5, 1, 6, 6, generator=torch.Generator().manual_seed(3))
     goal = rc.Untargeted(torch.zeros(5, dtype=torch.long))
     several, single = (CountedModel(model, Counts.zeros(5)) for _ in range(2))
-    values, gradient, logits = value_and_gradient(LOSSES["ce"], several, images, goal, passes=7)
-    runs = [value_and_gradient(LOSSES["ce"], single, images, goal) for _ in range(7)]  # with the same noise
+    values, gradient, logits = value_and_gradient(LOSSES["log-odds"], several, images, goal, eot=7)
+    runs = [value_and_gradient(LOSSES["log-odds"], single, images, goal) for _ in range(7)]  # with the same noise
     for mean, parts in zip((values, gradient, logits), zip(*runs, strict=True), strict=True):
         assert torch.allclose(mean, torch.stack(list(parts)).mean(0))
     assert len({float(run[0][0]) for run in runs}) == 2

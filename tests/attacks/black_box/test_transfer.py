@@ -62,7 +62,7 @@ def test_surrogates_are_loaded_by_name_for_the_data_at_hand():
         evaluate(rc.load_model("cnn-small"), toys, rc.load_attack("transfer", surrogate="cmm", eps=0.1))
 
 
-def test_a_surrogate_that_is_attacked_itself_is_booked_once(data):
+def test_a_surrogate_that_is_attacked_itself_is_counted_once(data):
     model = Linear(0)
     rows = evaluate(
         model, data, rc.load_attack("transfer", surrogate=model, attack={"use": "bim", "steps": 3}, eps=0.1)
@@ -76,11 +76,11 @@ def test_transfer_inside_other_searches_is_the_same_attack(data, around):
     options = {"attacks": [inner]} if around == "worst-case" else {"attack": inner, "halvings": 8}
     plain = rc.load_attack("transfer", surrogate=Linear(1), attack="fgsm", eps=eps)
     alone = evaluate(model, data, plain).pivot_table(index="index", columns="eps", values="fooled").cummax(axis=1)
-    made = rc.load_attack(around, eps=eps, **options)
-    rows = evaluate(model, data, made, surrogate={"other": Linear(1)}.__getitem__)
+    configured = rc.load_attack(around, eps=eps, **options)
+    rows = evaluate(model, data, configured, load_surrogate={"other": Linear(1)}.__getitem__)
     within = rows.pivot_table(index="index", columns="eps", values="fooled")
     assert within.equals(alone) if around == "worst-case" else (within.mean() >= alone.mean() - 0.06).all()
-    assert set(rows["surrogate"]) == {""}  # the model itself is asked, too: no transfer
+    assert set(rows["surrogate"]) == {""}  # the attacked model is queried as well, so it is no pure transfer
 
 
 def test_a_part_that_cheats_is_named(data):

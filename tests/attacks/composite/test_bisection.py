@@ -78,7 +78,7 @@ def test_a_cheating_part_is_worth_nothing(steep):
     [
         ({"attacks": ["fgms"]}, "Did you mean 'fgsm'"),
         ({"attacks": [{"use": "bim", "stepz": 3}]}, "unknown option 'stepz'"),
-        ({"attacks": [{"steps": 3}]}, "needs a name"),
+        ({"attacks": [{"steps": 3}]}, "missing name"),
         ({"attacks": []}, "attacks"),
     ],
 )

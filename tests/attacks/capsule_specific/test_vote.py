@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 import robustcaps as rc
+from robustcaps.attacks.capsule_specific.vote import vote_log_odds_loss
 from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Targeted, Untargeted
-from robustcaps.attacks.votes import cross_entropy_on_votes
 from robustcaps.errors import UserError
 from robustcaps.models.matrix_capsnet import MatrixCapsNet
 
@@ -79,7 +79,7 @@ def test_the_loss_is_the_cross_entropy_of_the_votes(name, goal_class):
     model, labels = build(name), torch.tensor([0, 1, 2, 0])
     counted = CountedModel(model, Counts.zeros(4))
     images = pictures(4).requires_grad_()
-    values, logits = cross_entropy_on_votes(counted, images, goal_class(labels))
+    values, logits = vote_log_odds_loss(counted, images, goal_class(labels))
     entropy = F.cross_entropy(model.vote_logits(images)[0], labels, reduction="none")
     assert torch.allclose(values, goal_class.sign * entropy.expm1().log(), atol=1e-4)
     assert torch.allclose(logits, model(images), atol=1e-5)
@@ -98,5 +98,5 @@ def test_what_it_crafts_on_the_votes_fools_the_routed_network(name):
 
 
 def test_only_capsules_vote(network, network_data):
-    with pytest.raises(UserError, match="Sequential has no votes: it is no capsule network"):
+    with pytest.raises(UserError, match="Sequential has no votes: it is not a capsule network"):
         rc.evaluate(network, network_data, rc.load_attack("vote", eps=0.1))

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import robustcaps as rc
+from robustcaps.attacks.capsule_specific.reconstruction import reconstruction_loss
 from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Targeted, Untargeted
-from robustcaps.attacks.losses import log_odds_against
-from robustcaps.attacks.reconstruction import fool_then_reconstruct
+from robustcaps.attacks.losses import log_odds
 from robustcaps.errors import UserError
 
 
@@ -38,7 +38,7 @@ def test_it_fools_the_classifier_and_gets_past_the_detector_more_often_than_bim(
 
 
 def test_every_step_is_one_pass_there_and_back(rows):
-    assert (rows["reconstruction"]["forwards"] == 15 + 2).all()  # and the clean image, and the proposal
+    assert (rows["reconstruction"]["forwards"] == 15 + 2).all()  # and the clean image, and the adversarial image
     assert (rows["reconstruction"]["backwards"] == 15).all()
 
 
@@ -58,9 +58,9 @@ def test_the_objective_changes_at_the_goal(capsules, toys, goal_class):
         predicted = logits.argmax(1)
         classes = torch.where(torch.arange(12) < 6, predicted, (predicted + 1) % 5)
         goal = goal_class(classes)
-        values, _ = fool_then_reconstruct(CountedModel(capsules, Counts.zeros(12)), images, goal)
+        values, _ = reconstruction_loss(CountedModel(capsules, Counts.zeros(12)), images, goal)
         error = (capsules.reconstruct(images) - images).square().sum((1, 2, 3))
-    expected = torch.where(goal.reached(predicted), -error, goal.sign * log_odds_against(logits, classes))
+    expected = torch.where(goal.reached(predicted), -error, goal.sign * log_odds(logits, classes))
     assert goal.reached(predicted).sum() == 6
     assert torch.allclose(values, expected, rtol=1e-4, atol=1e-4)
 
@@ -71,5 +71,5 @@ def test_it_needs_a_trained_decoder(network, network_data):
         rc.evaluate(network, network_data, attack)
     blind = rc.build_model("vector-capsnet-small", classes=3, channels=1, size=20, reconstruction=0)
     images = torch.linspace(0, 1, 800).view(2, 1, 20, 20)
-    with pytest.raises(UserError, match="decoder was not trained"):
+    with pytest.raises(UserError, match="decoder is untrained"):
         rc.evaluate(blind, (images, blind(images).argmax(1)), attack)

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import robustcaps as rc
+from robustcaps.analysis.results import Results
+from robustcaps.errors import UserError
+from robustcaps.registry import ATTACKS, DATASETS, MODELS
+from robustcaps.utils.grid import grids_markdown
+from tests.conftest import PLUGIN
+
+SUITE = """
+[[data]]
+use = "dots"
+limit = 12
+
+[[models]]
+use = "levels"
+
+[[models]]
+use = "levels"
+name = "blunt"
+sharpness = 10.0
+
+[[attacks]]
+use = "fgsm"
+eps = [0.05, 0.1]
+
+[[attacks]]
+use = "darken"
+eps = [0.05, 0.1]
+
+[[attacks]]
+use = "darken"
+name = "too far"
+eps = 0.1
+share = 2.0
+
+[[diagnostics]]
+use = "zero-gradient"
+eps = 0.05
+
+[[diagnostics]]
+use = "gradients"
+limit = 6
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The out folder of a run with attacks, one of which breaks the rules, verdicts and gradients."""
+    folder = tmp_path_factory.mktemp("run")
+    suite, plugin = folder / "small.toml", folder / "tiny_plugin.py"
+    suite.write_text(SUITE)
+    plugin.write_text(PLUGIN)
+    with pytest.MonkeyPatch.context() as patch:  # what the plugin registers is forgotten after the run
+        for registry in (ATTACKS, DATASETS, MODELS):
+            registry.names("built-in ones")  # registers them, whatever is asked for
+            patch.setattr(registry, "_entries", dict(registry._entries))
+        result = rc.run(suite, folder / "o", plugins=[plugin])
+    assert result.computed == 10 and not result.failures
+    return result.out
+
+
+@pytest.fixture
+def out(finished, tmp_path):
+    """A copy of that folder."""
+    return shutil.copytree(finished, tmp_path / "o")
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """How often each run.json and each stored cell is read from now on, by the name of the file."""
+    counts = Counter()
+
+    def count(owner, name, *, of):
+        original = getattr(owner, name)
+
+        def counted(path, *args, **kwargs):
+            writes = name == "open" and set(args[0] if args else kwargs.get("mode", "r")) & set("wxa")
+            if isinstance(path, str | Path) and Path(path).match(of) and not writes:
+                counts[Path(path).name] += 1
+            return original(path, *args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(pq, "read_table", of="*.parquet")
+    count(pd, "read_parquet", of="*.parquet")
+    count(io, "open", of="run.json")  # the methods of Path call this one
+    count(builtins, "open", of="run.json")
+    return counts
+
+
+def once(out):
+    """Return the counts of reading run.json and every cell once."""
+    cells = list((out / "cells").glob("*.parquet"))
+    assert len(cells) == 10
+    return Counter(["run.json", *(path.name for path in cells)])
+
+
+def test_to_write_everything_each_file_is_read_once(out, reads):
+    written = Results(out).write_all()
+    assert reads == once(out)
+    names = {path.name for path in written}
+    assert {"table.csv", "verdicts.md", "gradients.csv", "accuracy.svg", "verdicts.png", "report.html"} <= names
+
+
+def test_whatever_is_used_each_file_is_read_once(out, reads):
+    results = Results(out)
+    assert reads == Counter(["run.json"])
+    assert set(results.table["model"]) == {"levels", "blunt"} and len(results.verdicts) == 2
+    assert results.tables["gradients"]["n"].tolist() == [6, 6] and results.tables["transfer"].empty
+    (finding,) = results.findings
+    assert finding.startswith("No significant difference between levels and blunt under worst case of all at eps 0.1")
+    invalid = results.violations.set_index(["model", "attack"])["rows"]
+    assert invalid.to_dict() == {("levels", "too far"): 12, ("blunt", "too far"): 12}
+    assert {"accuracy", "cost", "verdicts", "gradients"} <= {name for name, _ in results.figures()}
+    assert len(results.main_grids()) == 3 and len(results.sections()) == 2
+    results.write_tables()
+    results.write_figures()
+    results.write_report()
+    assert len(results.rows()) == 2 * 12 * 5 and len(results.rows("gradients")) == 2 * 6
+    assert reads == once(out)
+
+
+def test_the_counter_of_reads_counts(out, reads):
+    Results(out).write_tables()
+    Results(out).write_tables()
+    assert set(reads.values()) == {2}
+
+
+def test_what_is_written_again_has_the_same_bytes(out):
+    tables = {path: path.read_bytes() for path in (*out.glob("*.csv"), *out.glob("*.md"), *out.glob("figures/*"))}
+    Results(out).write_all()
+    assert {path: path.read_bytes() for path in tables} == tables
+
+
+def test_tables_and_figures_of_a_former_run_are_removed(out):
+    former = [out / "overlap.csv", out / "overlap.md", out / "figures" / "overlap.svg"]
+    for path in former:
+        path.write_text("from a former run")
+    Results(out).write_all()
+    assert not any(path.exists() for path in former)
+
+
+def test_a_published_folder_is_read_from_its_tables(out):
+    computed = {name: table for name, table in Results(out).tables.items() if not table.empty}
+    shutil.rmtree(out / "cells")
+    results = rc.load_results(out)
+    assert isinstance(results, Results)
+    assert not results.has_rows and results.has_tables
+    assert {name for name, table in results.tables.items() if not table.empty} == set(computed)
+    for name, table in computed.items():
+        assert results.tables[name].to_csv(float_format="%.6g") == table.to_csv(float_format="%.6g")
+        assert grids_markdown(results.grids(name)) == (out / f"{name}.md").read_text()
+    assert results.tables["overlap"].empty
+
+
+def test_a_published_folder_of_diagnostics_alone_is_read_from_its_tables(out):
+    shutil.rmtree(out / "cells")
+    for path in out.glob("*.csv"):
+        if path.stem != "verdicts":
+            path.unlink()
+    results = Results(out)
+    assert results.table.empty and len(results.verdicts) == 2
+
+
+def test_nothing_published_is_replaced_where_there_are_no_cells_to_make_it_from(out):
+    shutil.rmtree(out / "cells")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    results = Results(out)
+    for write in (results.write_tables, results.write_figures, results.write_report, results.write_all):
+        with pytest.raises(UserError, match="no cell of this run is finished"):
+            write()
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["table", "verdicts", "tables", "findings", "violations", "attacks"])
+def test_a_run_without_a_finished_cell_has_nothing_to_show(tmp_path, name):
+    cell = {"id": "0" * 16, "names": {"model": "m"}, "kind": "attack", "status": "unfinished"}
+    (tmp_path / "run.json").write_text(json.dumps({"suite": {"name": "s"}, "cells": [cell]}))
+    results = Results(tmp_path)
+    assert not results.has_rows and not results.has_tables
+    with pytest.raises(UserError, match=r"no cell of this run is finished, so there is nothing to show\."):
+        getattr(results, name)
+    with pytest.raises(UserError, match="no cell of this run is finished"):
+        results.rows("verdict")
+
+
+def test_an_unfinished_run_shows_the_cells_that_are_finished(out):
+    first, *_ = json.loads((out / "run.json").read_text())["cells"]
+    (out / "cells" / f"{first['id']}.parquet").unlink()
+    table = Results(out).table
+    assert table[(table["model"] == first["names"]["model"]) & (table["attack"] == first["names"]["attack"])].empty
+    assert not table.empty
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", r"run\.json: cannot be read: "),
+        (b"\xff\xfe", r"run\.json: cannot be read: "),
+        ("[]", r"run\.json: not the record of a run\. Run the suite again to renew it\."),
+        ('{"suite": {}}', r"run\.json: not the record of a run\. Run the suite again to renew it\."),
+    ],
+)
+def test_a_damaged_record_is_named(tmp_path, content, words):
+    (tmp_path / "run.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=words):
+        Results(tmp_path)
+
+
+@pytest.mark.parametrize("folder", [".", "nowhere"])
+def test_a_folder_without_a_run_is_named(tmp_path, folder):
+    with pytest.raises(UserError, match=r"run\.json: no such file\. Is .* the out folder of `robustcaps run`\?"):
+        rc.load_results(tmp_path / folder)
