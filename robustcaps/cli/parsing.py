@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from typing import Any
+from typing import Any, Literal
 
-from robustcaps.errors import UserError
+from robustcaps.errors import UserError, did_you_mean
 
 
 def eps_list(text: str) -> list[float]:
@@ -22,6 +22,15 @@ def sample_numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise UserError(f"--samples: '{text}' is not a list of sample numbers such as 0,7.") from error
+
+
+def inspected_part(text: str) -> Literal["routing", "decoder"]:
+    """Return which part of a network to inspect."""
+    if text == "routing":
+        return "routing"
+    if text == "decoder":
+        return "decoder"
+    raise UserError(f"inspect: unknown part '{text}'. {did_you_mean(text, ('routing', 'decoder'))}")
 
 
 def class_word(text: str | None) -> int | str | None:
