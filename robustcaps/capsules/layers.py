@@ -12,10 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from robustcaps.capsules.interventions import Intervention
 from robustcaps.capsules.routing import (
     Activation,
     Competition,
     Routed,
+    Start,
     Step,
     Update,
     Wiring,
@@ -38,8 +40,31 @@ EMPTY_LOGIT = -2.0
 """Initial logit of a capsule without votes, so that empty capsules cannot win."""
 
 
-Schedule = Literal["constant", "rising"]
-"""lambda over the EM iterations: constant, or rising linearly to its final value."""
+Schedule = Literal["constant", "rising", "released"]
+"""lambda over the EM iterations: constant, rising linearly to its final value, or as in the authors' released code:
+lambda (1 - 0.95^t)."""
+RELEASED_BASE = 0.95
+RELEASED_POSE_STD, RELEASED_ACTIVATION_STD, RELEASED_ACTIVATION_BIAS = 0.5, 3.0, -1.0
+"""The released primary capsules: standard deviations of the weights, and the bias of the activations."""
+BETA_U_PER_SIGMA_BIAS = (math.log(2 * math.pi) + 1) / 2
+BETA_A_PER_ACTIVATION_BIAS = -2500.0
+"""beta_u and beta_a of the paper in terms of the released parameters b_sigma and b_act (which Adam steps through)."""
+
+
+@dataclass(frozen=True)
+class ReleasedScale:
+    """Initial values of a layer of the released code."""
+
+    transforms: float
+    """Standard deviation of W."""
+    sigma_bias: float
+    activation_bias: float
+    inverse_temperature: float
+    """2 B, the limit of lambda_t."""
+
+
+RELEASED_CONVOLUTIONAL = ReleasedScale(0.3, 0.5, 0.5, 0.02)
+RELEASED_CLASSES = ReleasedScale(0.01, 2.0, 1.0, 0.005)
 
 
 @dataclass(frozen=True)
@@ -64,6 +89,11 @@ class EMRules:
     """A pose is a 4x4 matrix with 4x4 transforms, or a vector of 16 with 16x16 transforms."""
     betas: Literal["type", "shared"] = "type"
     """beta_a and beta_u per parent type, or one of each for the whole layer."""
+    mean_momentum: float = 0.0
+    """m of mu_t = (1 - m) mean + m mu_(t-1); 0 in the paper, 0.1 in the released code."""
+    start: Start = "uniform"
+    vote_std: float = POSE_STD
+    """Initial standard deviation of poses and votes; the larger against the variance floor, the sharper the E-step."""
 
 
 Result = TypeVar("Result")
@@ -133,31 +163,47 @@ class VectorCapsules(nn.Module):
 class MatrixPrimaryCapsules(nn.Module):
     """The first matrix capsules: 1x1 convolutions, linear for poses and logistic for activations."""
 
-    def __init__(self, channels: int, *, types: int) -> None:
+    fixed_bias: Tensor | None
+
+    def __init__(self, channels: int, *, types: int, released: bool = False) -> None:
+        """`released`: no learned biases, activations sigmoid(x - 1), and the authors' initial scales."""
         super().__init__()
         self.types = types
-        self.pose = nn.Conv2d(channels, types * POSE_SIZE, kernel_size=1)
-        self.activation = nn.Conv2d(channels, types, kernel_size=1)
-        nn.init.normal_(self.pose.weight, std=POSE_STD * (2 / channels) ** 0.5)
-        nn.init.zeros_(self.pose.get_parameter("bias"))
+        self.pose = nn.Conv2d(channels, types * POSE_SIZE, kernel_size=1, bias=not released)
+        self.activation = nn.Conv2d(channels, types, kernel_size=1, bias=not released)
+        if released:
+            nn.init.trunc_normal_(self.pose.weight, std=RELEASED_POSE_STD, a=-1.0, b=1.0)
+            nn.init.trunc_normal_(self.activation.weight, std=RELEASED_ACTIVATION_STD, a=-6.0, b=6.0)
+            bias = torch.cat([torch.zeros(types * POSE_SIZE), torch.full((types,), RELEASED_ACTIVATION_BIAS)])
+        else:
+            nn.init.normal_(self.pose.weight, std=POSE_STD * (2 / channels) ** 0.5)
+            nn.init.zeros_(self.pose.get_parameter("bias"))
+        self.register_buffer("fixed_bias", bias if released else None, persistent=False)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return poses (n, positions, types, 16) and activations (n, positions, types)."""
         parts = (self.pose, self.activation)
-        weight, bias = (torch.cat([part.get_parameter(name) for part in parts]) for name in ("weight", "bias"))
+        weight = torch.cat([part.weight for part in parts])
+        bias = self.fixed_bias
+        if bias is None:
+            bias = torch.cat([part.get_parameter("bias") for part in parts])
         output = F.linear(features.flatten(2).transpose(1, 2), weight.flatten(1), bias)  # one product for both
         poses, logits = torch.split(output, [self.types * POSE_SIZE, self.types], dim=2)
         return poses.reshape(*logits.shape, POSE_SIZE), logits.sigmoid()
 
     @torch.no_grad()
-    def initialise(self, features: Tensor) -> None:
-        """Scale the pose convolution so that the poses of these features have standard deviation `POSE_STD`."""
-        scale = POSE_STD / self.pose(features).std()
+    def initialise(self, features: Tensor, pose_std: float = POSE_STD) -> None:
+        """Scale the pose convolution so that the poses of these features have this standard deviation."""
+        if self.fixed_bias is not None:
+            return
+        scale = pose_std / self.pose(features).std()
         for parameter in self.pose.parameters():
             parameter.mul_(scale)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return a learning rate for each parameter that matches its scale (valid after `initialise`)."""
+        if self.fixed_bias is not None:
+            return [{"params": list(self.parameters()), "lr": lr}]
         return [
             {"params": list(self.pose.parameters()), "lr": lr * learning_rate_scale(self.pose.weight)},
             {"params": list(self.activation.parameters()), "lr": lr},
@@ -169,6 +215,7 @@ class MatrixCapsules(nn.Module):
 
     windows: Tensor
     rivals: Tensor
+    groups: Tensor | None
     offsets: Tensor | None
     inverse_temperature: Tensor
 
@@ -181,26 +228,41 @@ class MatrixCapsules(nn.Module):
         rules: EMRules,
         shared: bool = False,
         offsets: Tensor | None = None,
+        scale: ReleasedScale | None = None,
     ) -> None:
-        """`shared`: one transform per pair of types for all slots; `offsets` (slots, 16) are added to the votes."""
+        """`shared`: one transform per pair of types for all slots; `offsets` (slots, 16) are added to the votes.
+
+        `scale`: initial values of the released code, which are not adapted to data.
+        """
         super().__init__()
-        self.rules, self.types = rules, types
+        self.rules, self.types, self.scale = rules, types, scale
         pairs = (child_types, types) if shared else (wiring.windows.shape[1], child_types, types)
         side = POSE_SIDE if rules.poses == "matrix" else POSE_SIZE
         self.transforms = nn.Parameter(torch.randn(*pairs, side, side) / side**0.5)
-        typical_variance = torch.tensor(rules.variance_floor + POSE_STD**2)
+        typical_variance = torch.tensor(rules.variance_floor + rules.vote_std**2)
         betas = types if rules.betas == "type" else 1
         self.beta_u = nn.Parameter((-0.5 * typical_variance.log()).repeat(betas))
         self.beta_a = nn.Parameter(torch.zeros(betas))
         self.register_buffer("inverse_temperature", torch.tensor(0.3))
         self.register_buffer("windows", wiring.windows, persistent=False)
         self.register_buffer("rivals", wiring.rivals, persistent=False)
+        self.register_buffer("groups", wiring.groups, persistent=False)
         self.register_buffer("offsets", offsets, persistent=False)
+        if scale is not None:
+            self._set_scale(scale)
+
+    @torch.no_grad()
+    def _set_scale(self, scale: ReleasedScale) -> None:
+        """Set the initial values of the released code."""
+        nn.init.trunc_normal_(self.transforms, std=scale.transforms, a=-2 * scale.transforms, b=2 * scale.transforms)
+        self.beta_u.fill_(scale.sigma_bias * BETA_U_PER_SIGMA_BIAS)
+        self.beta_a.fill_(scale.activation_bias * BETA_A_PER_ACTIVATION_BIAS)
+        self.inverse_temperature.fill_(scale.inverse_temperature)
 
     @property
     def wiring(self) -> Wiring:
         """Which children each parent sees."""
-        return Wiring(windows=self.windows, rivals=self.rivals)
+        return Wiring(windows=self.windows, rivals=self.rivals, groups=self.groups)
 
     @property
     def inverse_temperatures(self) -> Tensor:
@@ -208,6 +270,9 @@ class MatrixCapsules(nn.Module):
         iterations = self.rules.iterations
         if self.rules.schedule == "constant":
             return self.inverse_temperature.expand(iterations)
+        if self.rules.schedule == "released":
+            t = torch.arange(1, iterations + 1, device=self.windows.device)
+            return self.inverse_temperature * (1 - RELEASED_BASE**t)
         return self.inverse_temperature * torch.linspace(1 / iterations, 1, iterations, device=self.windows.device)
 
     @full_precision
@@ -221,9 +286,14 @@ class MatrixCapsules(nn.Module):
         options = self._options()
         return em_routing(poses, activations, self.transforms, self.wiring, offsets=self.offsets, **options)
 
-    def steps(self, poses: Tensor, activations: Tensor) -> Iterator[Step]:
-        """Yield the EM iterations of `forward` one by one; slow, for introspection."""
-        return em_steps(self.votes(poses), activations, self.wiring, **self._options())
+    def steps(self, poses: Tensor, activations: Tensor, intervention: Intervention | None = None) -> Iterator[Step]:
+        """Yield the EM iterations of `forward` one by one, changed by an intervention; slow, for introspection."""
+        options = self._options()
+        if intervention is not None:
+            scales = options["inverse_temperature"]
+            scales = scales[-1:] if intervention.uniform else scales[: intervention.iterations]
+            options |= {"inverse_temperature": scales, "constant_sigma": intervention.constant_sigma}
+        return em_steps(self.votes(poses), activations, self.wiring, **options)
 
     def _options(self) -> dict[str, Any]:
         """Return the arguments of routing other than children and transforms."""
@@ -234,31 +304,36 @@ class MatrixCapsules(nn.Module):
             "variance_floor": self.rules.variance_floor,
             "competition": self.rules.competition,
             "activation": self.rules.activation,
+            "mean_momentum": self.rules.mean_momentum,
+            "start": self.rules.start,
         }
 
     @torch.no_grad()
     def initialise(self, poses: Tensor, activations: Tensor) -> None:
         """Scale the parameters on real children so that routing starts soft and no capsule is saturated.
 
-        Votes get the standard deviation `POSE_STD` (before offsets). Logits z get mean 0, standard deviation
+        Votes get the standard deviation `vote_std` (before offsets). Logits z get mean 0, standard deviation
         `LOGIT_STD` from the agreement of votes (more if supports differ), and `EMPTY_LOGIT` for a capsule without
         votes. With S = sum_i r_ij, z = lambda (beta_a - S sum_h (beta_u + log sigma_h)) and
         delta = 2 / (lambda mean S), beta_u -= delta / 16 and beta_a = -mean S delta keep mean z at 0.
         `mean-cost` has no S and hence no cost of an empty capsule; `mixture` has no betas.
         """
-        self.transforms.mul_(POSE_STD / self._vote_std(poses))
+        if self.scale is not None:
+            return
+        self.transforms.mul_(self.rules.vote_std / self._vote_std(poses))
         if self.rules.activation == "mixture":
             return
         routed = self(poses, activations)
         log_sigma = 0.5 * routed.variance.log()
         self.beta_u.fill_(-log_sigma.mean())
         fit = -(log_sigma - log_sigma.mean()).sum(dim=-1)
+        last = self.inverse_temperatures[-1] / self.inverse_temperature  # of the schedule, 1 unless "released"
         if self.rules.activation == "mean-cost":
-            self.inverse_temperature.copy_(LOGIT_STD / fit.std())
+            self.inverse_temperature.copy_(LOGIT_STD / (last * fit.std()))
             return
-        self.inverse_temperature.copy_(LOGIT_STD / (routed.support * fit).std())
+        self.inverse_temperature.copy_(LOGIT_STD / (last * (routed.support * fit).std()))
         support = routed.support.mean()
-        delta = -EMPTY_LOGIT / (self.inverse_temperature * support)
+        delta = -EMPTY_LOGIT / (last * self.inverse_temperature * support)
         self.beta_u.sub_(delta / POSE_SIZE)
         self.beta_a.fill_(-support * delta)
 
@@ -272,6 +347,12 @@ class MatrixCapsules(nn.Module):
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Return a learning rate for each parameter that matches its scale (valid after `initialise`)."""
+        if self.scale is not None:
+            return [
+                {"params": [self.transforms], "lr": lr},
+                {"params": [self.beta_u], "lr": lr * BETA_U_PER_SIGMA_BIAS},
+                {"params": [self.beta_a], "lr": lr * abs(BETA_A_PER_ACTIVATION_BIAS)},
+            ]
         return [
             {"params": [self.transforms], "lr": lr * learning_rate_scale(self.transforms)},
             {"params": [self.beta_u], "lr": lr * 0.1},

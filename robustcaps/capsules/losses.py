@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -28,6 +30,11 @@ def spread_loss(activations: Tensor, labels: Tensor, margin: float) -> Tensor:
     target = activations.gather(1, labels[:, None])
     shortfall = (margin - (target - activations)).clamp_min(0).square()
     return shortfall.scatter(1, labels[:, None], 0.0).sum(dim=1)
+
+
+def released_spread_margin(progress: float) -> float:
+    """Return the margin of the authors' released code, 0.2 + 0.79 sigmoid(step / 50000 - 4), over 500,000 steps."""
+    return 0.2 + 0.79 / (1 + math.exp(4 - 10 * progress))
 
 
 def spread_margin(progress: float) -> float:

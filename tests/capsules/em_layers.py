@@ -13,6 +13,7 @@ from robustcaps.capsules.routing import (
     Activation,
     Competition,
     Routed,
+    Start,
     Step,
     Wiring,
     convolution,
@@ -24,8 +25,11 @@ from tests.capsules import reference
 
 Grid = tuple[int, int, int]
 """(size, kernel, stride); a kernel of the whole size is a fully connected layer."""
+GRIDS: list[Grid] = [(5, 3, 2), (6, 3, 2), (4, 3, 1), (3, 2, 2), (2, 2, 1), (1, 1, 1)]
+"""Overlapping windows; with children that no window reaches; dense; disjoint; one window; a single position."""
 COMPETITIONS: tuple[Competition, ...] = get_args(Competition)
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
+STARTS: tuple[Start, ...] = get_args(Start)
 OUTPUTS = ("poses", "logits", "variance", "support")
 INPUTS = ("poses", "activations", "transforms", "offsets", "beta_a", "beta_u", "inverse_temperature")
 
@@ -45,6 +49,8 @@ class Layer:
     variance_floor: float = 0.1
     competition: Competition = "field"
     activation: Activation = "cost"
+    mean_momentum: float = 0.0
+    start: Start = "uniform"
 
     def inputs(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in INPUTS if getattr(self, name) is not None}
@@ -55,7 +61,7 @@ class Layer:
 
     def rules(self) -> dict[str, Any]:
         types = self.transforms.shape[-3]
-        names = ("inverse_temperature", "variance_floor", "competition", "activation")
+        names = ("inverse_temperature", "variance_floor", "competition", "activation", "mean_momentum", "start")
         betas = {"beta_a": self.beta_a.expand(types), "beta_u": self.beta_u.expand(types)}
         return {**betas, **{name: getattr(self, name) for name in names}}
 
@@ -78,6 +84,8 @@ class Layer:
             self.variance_floor,
             self.competition,
             self.activation,
+            self.mean_momentum,
+            self.start,
         )
         found: dict[str, list[Any]] = {name: [] for name in OUTPUTS}
         for poses, activations in zip(given["poses"], given["activations"], strict=True):

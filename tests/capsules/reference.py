@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from robustcaps.capsules.routing.em import SHARE_EPS
+from robustcaps.capsules.routing.em import OUTLIER_EPS, SHARE_EPS
 
 Array = npt.NDArray[np.float64]
 Child = tuple[int, int]
@@ -73,6 +73,8 @@ class Rules:
     variance_floor: float
     competition: str
     activation: str
+    mean_momentum: float = 0.0
+    start: str = "uniform"
 
 
 def convolution_edges(size: int, kernel: int, stride: int) -> list[Edge]:
@@ -110,29 +112,45 @@ def em_routing(
         children_of.setdefault(j, []).append(i)
 
     def rivals(i: Child, j: Parent) -> list[Parent]:
-        """The parents that compete for i: all it is connected to, or those at the position of j."""
-        return [k for k in parents_of[i] if rules.competition == "field" or k[0] == j[0]]
+        """The parents that compete for i: all it is connected to, or those at the position or of the type of j."""
+        same = {"field": slice(0), "position": slice(1), "type": slice(1, 2)}[rules.competition]
+        return [k for k in parents_of[i] if k[same] == j[same]]
 
-    R = {(i, j): 1 / len(rivals(i, j)) for i, j in votes}
+    types = len({kind for _, kind in children_of})
+    R = {(i, j): 1 / (types if rules.start == "types" else len(rivals(i, j))) for i, j in votes}
     parents: dict[Parent, Gaussian] = {}
     logits: dict[Parent, float] = {}
     for scale in rules.inverse_temperature:
         if parents:
             joint = {(i, j): logistic(logits[j]) * density(vote, parents[j]) for (i, j), vote in votes.items()}
-            R = {(i, j): joint[i, j] / sum(joint[i, k] for k in rivals(i, j)) for i, j in votes}
+            outlier = outliers(joint) if rules.competition == "type" else {}
+            R = {
+                (i, j): joint[i, j] / (sum(joint[i, k] for k in rivals(i, j)) + outlier.get((i[1], j[1]), 0.0))
+                for i, j in votes
+            }
         for j, children in children_of.items():
             r = [R[i, j] * activations[i] for i in children]
-            parents[j] = fit([votes[i, j] for i in children], r, rules.variance_floor)
+            former = parents[j].mu if j in parents else np.zeros(16)
+            parents[j] = fit([votes[i, j] for i in children], r, rules, former)
         logits = {j: logit(j, parents, rules, float(scale)) for j in parents}
     return parents, logits
 
 
-def fit(votes: list[Array], r: list[float], variance_floor: float) -> Gaussian:
-    """The M-step of one parent."""
+def outliers(joint: dict[tuple[Child, Parent], float]) -> dict[tuple[int, int], float]:
+    """The likelihood of an outlier for each (child type, parent type), relative to the best child in any window."""
+    best: dict[tuple[int, int], float] = {}
+    for (i, j), value in joint.items():
+        best[i[1], j[1]] = max(best.get((i[1], j[1]), 0.0), value)
+    return {types: OUTLIER_EPS * value for types, value in best.items()}
+
+
+def fit(votes: list[Array], r: list[float], rules: Rules, former: Array) -> Gaussian:
+    """The M-step of one parent, whose mean of the former iteration is given."""
     support = sum(r)
-    mu = sum((r_i * V for r_i, V in zip(r, votes, strict=True)), np.zeros(16)) / support
+    mean = sum((r_i * V for r_i, V in zip(r, votes, strict=True)), np.zeros(16)) / support
+    mu = (1 - rules.mean_momentum) * mean + rules.mean_momentum * former
     squares = sum((r_i * (V - mu) ** 2 for r_i, V in zip(r, votes, strict=True)), np.zeros(16))
-    return Gaussian(mu, squares / support + variance_floor, support)
+    return Gaussian(mu, squares / support + rules.variance_floor, support)
 
 
 def logit(j: Parent, parents: dict[Parent, Gaussian], rules: Rules, scale: float) -> float:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from robustcaps.capsules.routing import (
     Routed,
-    convolution,
     e_step,
     em,
     fully_connected,
@@ -23,10 +22,7 @@ from robustcaps.capsules.routing import (
     route_votes,
 )
 from tests.capsules import reference
-from tests.capsules.em_layers import ACTIVATIONS, COMPETITIONS, OUTPUTS, Grid, Layer, make_layer
-
-GRIDS: list[Grid] = [(5, 3, 2), (6, 3, 2), (4, 3, 1), (3, 2, 2), (2, 2, 1), (1, 1, 1)]
-"""Overlapping windows; with children that no window reaches; dense; disjoint; one window; a single position."""
+from tests.capsules.em_layers import ACTIVATIONS, COMPETITIONS, GRIDS, OUTPUTS, STARTS, Layer, make_layer
 
 
 @st.composite
@@ -48,6 +44,8 @@ def layers(draw: st.DrawFn) -> Layer:
         variance_floor=draw(st.sampled_from([0.3, 1.0])),
         competition=draw(st.sampled_from(COMPETITIONS)),
         activation=draw(st.sampled_from(ACTIVATIONS)),
+        mean_momentum=draw(st.sampled_from([0.0, 0.1, 0.5])),
+        start=draw(st.sampled_from(STARTS)),
     )
 
 
@@ -97,10 +95,14 @@ def assert_slopes_agree(layer: Layer, tolerance: float) -> None:
 @settings(deadline=None, max_examples=40)
 @given(layers())
 def test_any_layer_agrees_with_the_loops(layer):
-    """Forward and backward, where every parent has got something: the formulas divide by it."""
+    """Forward and backward, where every parent has got something: the formulas divide by it.
+
+    The likelihood of outliers is a constant in gradients, so the competition `type` has other slopes.
+    """
     assume(layer.route().support.min() > 1e-3)
     assert_outputs_agree(layer, tolerance=1e-7)
-    assert_slopes_agree(layer, tolerance=1e-6)
+    if layer.competition != "type":
+        assert_slopes_agree(layer, tolerance=1e-6)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -114,10 +116,16 @@ def test_routing_agrees_with_the_loops(grid, child_types, types, iterations, com
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("competition", COMPETITIONS)
+@pytest.mark.parametrize("mean_momentum", [0.0, 0.3])
 @pytest.mark.parametrize("grid", [(3, 2, 1), (2, 2, 1)])
-def test_gradient_flows_through_every_iteration(grid, competition, activation):
-    """No detached assignments: autograd agrees with finite differences for every input and parameter."""
-    layer = make_layer(grid, child_types=1, types=2, n=1, offsets=True, competition=competition, activation=activation)
+def test_gradient_flows_through_every_iteration(grid, mean_momentum, competition, activation, monkeypatch):
+    """No detached assignments: autograd agrees with finite differences for every input and parameter.
+
+    Only the likelihood of outliers is a constant in gradients; here it is negligible.
+    """
+    monkeypatch.setattr(em, "OUTLIER_EPS", 1e-30)
+    rules = {"competition": competition, "activation": activation, "mean_momentum": mean_momentum}
+    layer = make_layer(grid, child_types=1, types=2, n=1, offsets=True, **rules)
     inputs = {name: x.clone().requires_grad_() for name, x in layer.inputs().items()}
 
     def outputs(*values: Tensor) -> tuple[Tensor, ...]:
@@ -371,14 +379,3 @@ def test_routing_in_parts_changes_nothing(n, monkeypatch):
     assert whole.poses.shape == (n, 4, 3, 16)
     torch.testing.assert_close(parts.poses, whole.poses)
     torch.testing.assert_close(parts.logits, whole.logits)
-
-
-@pytest.mark.parametrize("grid", GRIDS)
-def test_wiring_lists_each_edge_once_from_both_sides(grid):
-    wiring = convolution(*grid)
-    edges = reference.convolution_edges(*grid)
-    assert {(int(wiring.windows[p, s]), p, s) for p, s in np.ndindex(*wiring.windows.shape)} == set(edges)
-    for q, row in enumerate(wiring.rivals.tolist()):
-        slots = [slot for slot in row if slot < wiring.windows.numel()]
-        assert slots == [p * wiring.windows.shape[1] + s for child, p, s in sorted(edges) if child == q]
-        assert int(wiring.copies[q]) == len(slots)

@@ -17,7 +17,7 @@ import torch
 from robustcaps.capsules.kernels import backends
 from robustcaps.capsules.routing import Wiring, fully_connected
 from robustcaps.errors import UserError
-from tests.capsules.test_kernels import LEARNED, OUTPUTS, Case, errors, make_case
+from tests.capsules.test_kernels import LEARNED, OUTPUTS, PAIRINGS, Case, describe, errors, make_case
 
 pytest.importorskip("triton", reason="triton is not installed")
 pytestmark = pytest.mark.skipif(not backends._is_interpreted(), reason="TRITON_INTERPRET is off")
@@ -27,6 +27,12 @@ OVERLAPPING = Wiring(
     rivals=torch.tensor([[0, 4], [1, 2], [3, 4], [4, 4]]),
 )
 """Two windows that share a child position, and one that none shows: the interpreter is slow."""
+PAIRED = Wiring(
+    windows=torch.tensor([[0, 1, 2], [2, 3, 4]]),
+    rivals=torch.tensor([[0, 6], [1, 3], [2, 4], [5, 6]]),
+    groups=torch.tensor([[0, 1, 2], [1, 2, 3]]),
+)
+"""Two windows of stride 2, whose slots are paired as for stride 1: groups of different children."""
 
 
 def small_case(wiring: Wiring = OVERLAPPING, *, n: int = 1, variance_floor: float = 0.3, **options: Any) -> Case:
@@ -62,6 +68,36 @@ def test_kernel_agrees_with_the_definition(case):
     assert_close(small_case(**CASES[case]))
 
 
+@pytest.mark.parametrize("mean_momentum", [0.0, 0.1])
+@pytest.mark.parametrize(("rules", "pairing"), PAIRINGS, ids=describe)
+def test_all_options_agree_with_the_definition(rules, pairing, mean_momentum):
+    wiring = {"child": OVERLAPPING, "stride-1": PAIRED}[pairing]
+    assert_close(small_case(wiring, n=2, offsets=True, mean_momentum=mean_momentum, **rules))
+
+
+RELEASED: dict[str, Any] = {"competition": "type", "start": "types", "mean_momentum": 0.1}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"wiring": PAIRED, "types": 17, "child_types": 5, "iterations": 2},
+        {"wiring": PAIRED, "side": 16, "shared": True},
+        {"iterations": 1},
+        {"iterations": 5, "variance_floor": 1.0},
+    ],
+    ids=["more than one tile", "shared vectors", "one iteration", "five iterations"],
+)
+def test_released_options_in_other_layers(options):
+    assert_close(small_case(**options, **RELEASED))
+
+
+def test_one_wiring_under_different_options():
+    """Its layout is kept for the next call, one for each number of types, competition and start."""
+    for options in ({}, {"competition": "type"}, RELEASED, {"types": 2}, {"start": "types"}):
+        assert_close(small_case(iterations=2, **options))
+
+
 @pytest.fixture
 def rounded_once(monkeypatch):
     """The interpreter rounds a product before it adds to it; GPUs do not, nor does a float64."""
@@ -75,10 +111,11 @@ def rounded_once(monkeypatch):
 
 
 @pytest.mark.usefixtures("rounded_once")
+@pytest.mark.parametrize("competition", ["field", "type"])
 @pytest.mark.parametrize("where", ["offsets", "poses"])
-def test_votes_that_agree_far_from_zero(where):
+def test_votes_that_agree_far_from_zero(where, competition):
     """Mean 30 and standard deviation 0.01: E[V^2] - mu^2 would lose all digits."""
-    case = small_case(offsets=True, variance_floor=1e-4)
+    case = small_case(offsets=True, variance_floor=1e-4, competition=competition)
     assert case.offsets is not None
     case = replace(case, transforms=case.transforms / 60, offsets=torch.full_like(case.offsets, 30))
     if where == "poses":
@@ -98,10 +135,10 @@ EDGES = {
 }
 
 
-@pytest.mark.parametrize("activation", ["cost", "mixture"])
+@pytest.mark.parametrize("options", [{}, {"activation": "mixture"}, RELEASED], ids=["paper", "mixture", "released"])
 @pytest.mark.parametrize("edge", EDGES)
-def test_edges_agree_with_the_definition(edge, activation):
-    assert_close(EDGES[edge](small_case(activation=activation, iterations=2)))
+def test_edges_agree_with_the_definition(edge, options):
+    assert_close(EDGES[edge](small_case(iterations=2, **options)))
 
 
 def test_far_votes_and_a_tiny_floor_are_finite():
@@ -112,9 +149,10 @@ def test_far_votes_and_a_tiny_floor_are_finite():
         assert torch.isfinite(tensor).all()
 
 
-def test_a_sample_does_not_feel_its_neighbours():
+@pytest.mark.parametrize("options", [{"activation": "mixture"}, RELEASED], ids=["mixture", "released"])
+def test_a_sample_does_not_feel_its_neighbours(options):
     """Bit for bit, and so do the gradients by its own poses and activations; whatever befalls the others."""
-    case = small_case(n=3, activation="mixture", iterations=2)
+    case = small_case(n=3, iterations=2, **options)
     poses = case.poses.clone()
     poses[1, 0, 0, 0] = torch.nan
     case = replace(case, poses=poses)
@@ -128,9 +166,10 @@ def test_a_sample_does_not_feel_its_neighbours():
         assert torch.equal(few_gradients[name], gradients[name][[2, 0]])
 
 
-def test_only_what_is_asked_for():
+@pytest.mark.parametrize("options", [{}, RELEASED], ids=["paper", "released"])
+def test_only_what_is_asked_for(options):
     """Without a gradient to come no trace is kept, for frozen transforms none is computed; all else is the same."""
-    case = small_case()
+    case = small_case(**options)
     tracked = replace(case, poses=case.poses.clone().requires_grad_())
     routed = tracked.route("triton")
     for name in OUTPUTS:
@@ -143,8 +182,9 @@ def test_only_what_is_asked_for():
     assert torch.equal(torch.autograd.grad(loss, [tracked.poses, transforms])[0], once)
 
 
-def test_an_empty_batch():
-    case = small_case(n=0, activation="mixture")
+@pytest.mark.parametrize("options", [{"activation": "mixture"}, RELEASED], ids=["mixture", "released"])
+def test_an_empty_batch(options):
+    case = small_case(n=0, **options)
     assert case.route("triton").poses.shape == (0, 2, 3, 16)
     gradients = case.gradients("triton")
     assert [gradients[name].shape for name in LEARNED] == [getattr(case, name).shape for name in LEARNED]
@@ -203,7 +243,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 from robustcaps.capsules.kernels.cuda.em import em_routing
-from robustcaps.capsules.routing import fully_connected
+from robustcaps.capsules.routing import convolution
 
 class Ampere:
     get_current_target = staticmethod(lambda: GPUTarget("cuda", 80, 32))
@@ -215,11 +255,14 @@ def compile_only(self, *args, warmup, **named):
 
 driver.set_active(Ampere())
 run, jit.JITFunction.run = jit.JITFunction.run, compile_only
-for activation in ("mixture", "cost"):
-    poses, transforms = torch.zeros(2, 3, 2, 16, requires_grad=True), torch.zeros(3, 2, 4, 4, 4, requires_grad=True)
+paper, released = ("field", 0.0, "uniform", "child"), ("type", 0.1, "types", "stride-1")
+for activation, rules in (("mixture", paper), ("cost", paper), ("cost", released)):
+    competition, mean_momentum, start, pairing = rules
+    poses, transforms = torch.zeros(2, 25, 2, 16, requires_grad=True), torch.zeros(9, 2, 4, 4, 4, requires_grad=True)
     routed = em_routing(
-        poses, poses[..., 0], transforms, fully_connected(3), beta_a=torch.zeros(4), beta_u=torch.zeros(4),
-        inverse_temperature=torch.ones(2), variance_floor=1.0, competition="field", activation=activation, offsets=None,
+        poses, poses[..., 0], transforms, convolution(5, 3, 2, pairing=pairing), beta_a=torch.zeros(4),
+        beta_u=torch.zeros(4), inverse_temperature=torch.ones(2), variance_floor=1.0, competition=competition,
+        activation=activation, mean_momentum=mean_momentum, start=start, offsets=None,
     )
     routed.logits.sum().backward()
 """
@@ -232,6 +275,8 @@ def test_kernels_compile_for_a_gpu(tmp_path: Path):
     command = [sys.executable, "-c", COMPILE]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
     assert found.returncode == 0, found.stderr
-    kernels = {"add_rows", "find_centres", "fit_parents", "normalise_assignments"}
-    backward = {"backward_parents", "backward_assignments", "backward_poses", "backward_transforms"}
-    assert {line.split()[0] for line in found.stdout.splitlines()} == kernels | backward
+    forward = {"add_rows", "find_centres", "fit_parents", "normalise_assignments"}
+    backward = {"backward_parents", "backward_activations", "backward_assignments"}
+    contraction = {"backward_poses", "backward_transforms"}
+    by_type = {"find_largest", "normalise_by_type", "backward_by_type"}
+    assert {line.split()[0] for line in found.stdout.splitlines()} == forward | backward | contraction | by_type

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -36,12 +36,17 @@ KERNELS = {
 
 
 def fused_em_routing(
-    backend: Backend, wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Tensor | None]
+    backend: Backend,
+    wiring: Wiring,
+    learned: Sequence[Tensor],
+    fixed: Sequence[Tensor | None],
+    rules: Mapping[str, Any],
 ) -> Callable[..., Any] | None:
     """Return the kernel for these inputs, or None for the definition in PyTorch.
 
     'auto' uses the kernel of the inputs' device if it is applicable; 'numba' (CPU) and 'triton' (CUDA) require theirs.
-    `learned`: poses, activations, transforms, beta_a, beta_u; `fixed`: inverse_temperature, offsets.
+    `learned`: poses, activations, transforms, beta_a, beta_u; `fixed`: inverse_temperature, offsets;
+    `rules`: competition, activation, mean_momentum, start.
     """
     if backend == "torch":
         return None
@@ -52,7 +57,7 @@ def fused_em_routing(
         raise UserError(
             f"em_routing: unknown backend '{library}'. {did_you_mean(library, ('auto', 'torch', *KERNELS))}"
         )
-    obstacle = _find_obstacle(library, wiring, learned, fixed)
+    obstacle = _find_obstacle(library, wiring, learned, fixed, rules)
     kernel = None if obstacle else _load_kernel(library)
     if backend != "auto" and kernel is None:
         reason = obstacle or f"{library} is not installed ({KERNELS[library].install})"
@@ -66,22 +71,36 @@ def _find_library(device: torch.device) -> str | None:
 
 
 def _find_obstacle(
-    library: str, wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Tensor | None]
+    library: str,
+    wiring: Wiring,
+    learned: Sequence[Tensor],
+    fixed: Sequence[Tensor | None],
+    rules: Mapping[str, Any],
 ) -> str | None:
     """Return why the kernel cannot handle these inputs, or None."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return "PyTorch is compiling and cannot trace it"
     if any(x is not None and x.requires_grad for x in fixed):
         return "it has no gradient for offsets and inverse_temperature"
+    if unsupported := _find_unsupported_rules(wiring, rules):
+        return unsupported
     floats = [x for x in (*learned, *fixed) if x is not None]
     device = KERNELS[library].device
     for x in floats:
         if x.dtype != torch.float32 or not (x.device.type == device or (library == "triton" and _is_interpreted())):
             return f"it takes float32 tensors on {device}, not {x.dtype} on {x.device}"
-    if len({x.device for x in (*floats, wiring.windows, wiring.rivals)}) > 1:
+    if len({x.device for x in (*floats, wiring.windows, wiring.rivals, wiring.owners)}) > 1:
         return "inputs and wiring must be on the same device"
-    if not _shapes_match(wiring, learned, fixed):
-        return "it takes poses of size 16, 4x4 or 16x16 transforms, and shapes exactly as documented"
+    matching = _shapes_match(wiring, learned, fixed)
+    return None if matching else "it takes poses of size 16, 4x4 or 16x16 transforms, and shapes exactly as documented"
+
+
+def _find_unsupported_rules(wiring: Wiring, rules: Mapping[str, Any]) -> str | None:
+    """Return which combination of rules the kernels do not know, or None."""
+    if rules["activation"] == "mixture" and (rules["competition"] == "type" or rules["start"] == "types"):
+        return "activation 'mixture' takes assignments that sum to 1 over all parents"
+    if wiring.groups is not None and rules["competition"] != "type":
+        return "groups of slots other than children need competition 'type'"
     return None
 
 
@@ -117,7 +136,7 @@ def _shapes_match(wiring: Wiring, learned: Sequence[Tensor], fixed: Sequence[Ten
         all(x is None or x.shape == shape for x, shape in zip((*learned, *fixed), shapes, strict=True))
         and side in {4, 16}
         and min(child_types, types, iterations, wiring.windows.numel()) > 0
-        and len(wiring.rivals) == positions
+        and (wiring.groups is not None or len(wiring.rivals) == positions)
         and (poses.device.type != "cpu" or positions > int(wiring.windows.max()))
     )
 

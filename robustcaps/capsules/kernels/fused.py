@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robustcaps.capsules.routing.connectivity import Wiring
-from robustcaps.capsules.routing.em import Activation, Competition, Routed
+from robustcaps.capsules.routing.em import Activation, Competition, Routed, Start
 
 
 class RoutingConfig(NamedTuple):
@@ -20,6 +20,8 @@ class RoutingConfig(NamedTuple):
     variance_floor: float
     competition: Competition
     activation: Activation
+    mean_momentum: float
+    start: Start
     offsets: Tensor | None
 
 

@@ -3,9 +3,10 @@
 Votes are always (..., parents, children, pose), so that all votes for one parent are contiguous.
 """
 
-from robustcaps.capsules.routing.connectivity import Wiring, convolution, fully_connected
+from robustcaps.capsules.routing.connectivity import Pairing, Wiring, convolution, fully_connected
 from robustcaps.capsules.routing.dynamic import (
     Update,
+    coupling_coefficients,
     dynamic_routing,
     length_logit,
     squash,
@@ -16,6 +17,7 @@ from robustcaps.capsules.routing.em import (
     Activation,
     Competition,
     Routed,
+    Start,
     Step,
     e_step,
     em_routing,
@@ -29,11 +31,14 @@ from robustcaps.capsules.routing.em import (
 __all__ = [
     "Activation",
     "Competition",
+    "Pairing",
     "Routed",
+    "Start",
     "Step",
     "Update",
     "Wiring",
     "convolution",
+    "coupling_coefficients",
     "dynamic_routing",
     "e_step",
     "em_routing",

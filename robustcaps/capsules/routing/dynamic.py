@@ -48,16 +48,19 @@ def dynamic_routing(votes: Tensor, *, iterations: int, update: Update = "increme
     b = 0; repeat: c_i = softmax_j(b_i); s_j = sum_i c_ij u_hat_{j|i}; v_j = squash(s_j); b_ij += <u_hat_{j|i}, v_j>.
     With `update="assign"` the last step is b_ij = <u_hat_{j|i}, v_j>, a soft k-means step under the inner product.
     """
+    return _average_votes(votes, coupling_coefficients(votes, iterations=iterations, update=update))
+
+
+def coupling_coefficients(votes: Tensor, *, iterations: int, update: Update = "increment") -> Tensor:
+    """Return c_ij (n, parents, children) of the last iteration of `dynamic_routing`; 1 / parents with one iteration."""
     b = votes.new_zeros(votes.shape[:3])
-    s = _average_votes(votes, b)
     for _ in range(iterations - 1):
+        s = _average_votes(votes, b.softmax(dim=1))
         agreement = (votes @ squash(s).unsqueeze(3)).squeeze(3)
         b = agreement if update == "assign" else b + agreement
-        s = _average_votes(votes, b)
-    return s
+    return b.softmax(dim=1)
 
 
-def _average_votes(votes: Tensor, b: Tensor) -> Tensor:
-    """Return s_j = sum_i c_ij u_hat_{j|i} with c_i = softmax_j(b_i)."""
-    c = b.softmax(dim=1)
+def _average_votes(votes: Tensor, c: Tensor) -> Tensor:
+    """Return s_j = sum_i c_ij u_hat_{j|i}."""
     return (c.unsqueeze(2) @ votes).squeeze(2)

@@ -7,6 +7,7 @@ S slots, hence I = S*B children i; h runs over the H components of a pose (16). 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,7 +19,11 @@ from torch import Tensor
 from robustcaps.capsules.kernels.backends import Backend, fused_em_routing
 from robustcaps.capsules.routing.connectivity import Wiring
 
-Competition = Literal["field", "position"]
+Competition = Literal["field", "position", "type"]
+"""Which parents share a child's assignments, which sum to 1: those of all windows that contain the child and all types
+(`field`, the paper); the types of each window (`position`); the windows of each type (`type`, the released code)."""
+Start = Literal["uniform", "types"]
+"""The first assignments: equal for all competing parents, or 1 / number of parent types (the released code)."""
 Activation = Literal["cost", "mean-cost", "mixture"]
 """How a parent's activation is computed: see `parent_logits`."""
 
@@ -26,6 +31,8 @@ SUPPORT_EPS = 1e-12
 """Added to sum_i r_ij before dividing by it: a parent without support has a finite pose and gradient."""
 SHARE_EPS = 1e-3
 """A parent's share of its layer is relative to 1 + SHARE_EPS: a parent with all the support has a finite logit."""
+OUTLIER_EPS = 1e-7
+"""Likelihood of an outlier relative to the best child, in the competition `type`."""
 LOG_ZERO = -1e30
 """Log-likelihood of a non-existing parent (padding of `Wiring.rivals`)."""
 
@@ -77,6 +84,8 @@ def em_routing(
     variance_floor: float,
     competition: Competition = "field",
     activation: Activation = "cost",
+    mean_momentum: float = 0.0,
+    start: Start = "uniform",
     offsets: Tensor | None = None,
     backend: Backend = "auto",
 ) -> Routed:
@@ -85,7 +94,8 @@ def em_routing(
     `transforms`, `offsets`: see `matrix_votes`; `backend`: see `fused_em_routing`; the rest: see `route_votes`.
     """
     learned, fixed = (poses, activations, transforms, beta_a, beta_u), (inverse_temperature, offsets)
-    route = fused_em_routing(backend, wiring, learned, fixed) or _route_in_parts
+    rules = {"competition": competition, "activation": activation, "mean_momentum": mean_momentum, "start": start}
+    route = fused_em_routing(backend, wiring, learned, fixed, rules) or _route_in_parts
     routed: Routed = route(
         poses,
         activations,
@@ -95,9 +105,8 @@ def em_routing(
         beta_u=beta_u,
         inverse_temperature=inverse_temperature,
         variance_floor=variance_floor,
-        competition=competition,
-        activation=activation,
         offsets=offsets,
+        **rules,
     )
     return routed
 
@@ -179,30 +188,43 @@ def em_steps(
     variance_floor: float,
     competition: Competition = "field",
     activation: Activation = "cost",
+    mean_momentum: float = 0.0,
+    start: Start = "uniform",
     common: Tensor | float = 0.0,
+    constant_sigma: bool = False,
 ) -> Iterator[Step]:
     """Yield the EM iterations, one per lambda_t, on votes (n, P, C, I, H) of children with activations (n, Q, B).
 
     `beta_a`, `beta_u` (C,) are the costs of activating a capsule and of describing a vote; `inverse_temperature` (T,)
-    is lambda_t. The assignments of a child sum to 1 over all parents whose windows contain it (`field`), or in each
-    window separately (`position`). Votes are taken relative to the first one, which keeps float32 precision for votes
-    that agree far from 0; `common` (H,) is an offset of all votes that was left out of them for the same reason.
+    is lambda_t. mu_t = (1 - m) mean_t + m mu_(t-1) with `mean_momentum` m and mu_0 = 0; sigma^2 is the mean square
+    around that mu. `competition`, `start`: see `Competition`, `Start`. Votes are taken relative to the first one, which
+    keeps float32 precision for votes that agree far from 0; `common` (H,) is an offset of all votes that was left out
+    of them for the same reason. `constant_sigma` is an intervention: logits are computed with the geometric mean of all
+    sigma of the sample's layer.
     """
     n, _, types, _, _ = votes.shape
     centre = votes[..., :1, :].detach()
     votes, centre = votes - centre, centre + common
     child_activations = in_windows(activations, wiring.windows).flatten(2).unsqueeze(2)
-    rivals = parents_per_child(wiring, types=types, competition=competition)
-    R = rivals.to(votes).reciprocal().repeat_interleave(activations.shape[2], dim=1).unsqueeze(1)
+    parents = first_parents(wiring, types=types, competition=competition, start=start)
+    R = parents.to(votes).reciprocal().repeat_interleave(activations.shape[2], dim=1).unsqueeze(1)
     R = R.expand(n, -1, types, -1)
     step: Step | None = None
     for scale in inverse_temperature.unbind():
+        former = 0.0 if step is None else step.parents.poses
         if step is not None:
             R = e_step(step.squares, step.parents, wiring, competition)
-        mu, variance, support, squares = m_step(votes, R * child_activations, variance_floor, centre)
-        logits = parent_logits(variance, support, beta_a, beta_u, scale, activation)
+        r = R * child_activations
+        mu, variance, support, squares = m_step(votes, r, variance_floor, centre, mean_momentum, former)
+        in_logits = _geometric_mean(variance) if constant_sigma else variance
+        logits = parent_logits(in_logits, support, beta_a, beta_u, scale, activation)
         step = Step(R, squares, Routed(poses=mu, logits=logits, variance=variance, support=support))
         yield step
+
+
+def _geometric_mean(variance: Tensor) -> Tensor:
+    """Return the geometric mean of a sample's variances (n, P, C, H) in the place of each."""
+    return variance.log().mean(dim=(1, 2, 3), keepdim=True).exp().expand_as(variance)
 
 
 def in_windows(children: Tensor, windows: Tensor) -> Tensor:
@@ -210,24 +232,35 @@ def in_windows(children: Tensor, windows: Tensor) -> Tensor:
     return children.index_select(1, windows.flatten()).view(len(children), *windows.shape, *children.shape[2:])
 
 
-def parents_per_child(wiring: Wiring, *, types: int, competition: Competition) -> Tensor:
-    """Return how many parents compete for the children in each slot (P, S)."""
-    positions = wiring.copies if competition == "field" else torch.ones_like(wiring.copies)
-    return types * positions[wiring.windows]
+def first_parents(wiring: Wiring, *, types: int, competition: Competition, start: Start) -> Tensor:
+    """Return the number of parents that the children in each slot (P, S) are first divided among."""
+    copies = wiring.copies[wiring.owners]
+    if start == "types" or competition == "position":
+        return torch.full_like(copies, types)
+    return copies if competition == "type" else types * copies
 
 
 def m_step(
-    votes: Tensor, r: Tensor, variance_floor: float, centre: Tensor | float = 0.0
+    votes: Tensor,
+    r: Tensor,
+    variance_floor: float,
+    centre: Tensor | float = 0.0,
+    momentum: float = 0.0,
+    former: Tensor | float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Fit each parent to its votes (n, P, C, I, H), relative to `centre`, weighted by r_ij = R_ij a_i (n, P, C, I).
 
-    Returns mu, sigma^2, S_j = sum_i r_ij, and (V_ij - mu_j)^2, which the E-step reuses. The variance is computed in a
-    second pass around the mean: in float32, E[V^2] - mu^2 loses all digits if votes agree far from 0.
+    Returns mu, sigma^2, S_j = sum_i r_ij, and (V_ij - mu_j)^2, which the E-step reuses. mu is the weighted mean, or
+    (1 - momentum) mean + momentum * former (n, P, C, H). The variance is computed in a second pass around mu: in
+    float32, E[V^2] - mu^2 loses all digits if votes agree far from 0.
     """
     support = r.sum(dim=-1)
     share = (support + SUPPORT_EPS).reciprocal()[..., None, None]
     weights = r.unsqueeze(-2) * share
     mu = weights @ votes - SUPPORT_EPS * share * centre  # relative to the centre; 0 without votes
+    if momentum:
+        former = former.unsqueeze(-2) if isinstance(former, Tensor) else former
+        mu = (1 - momentum) * mu + momentum * (former - centre)
     squares = F.mse_loss(votes, mu.expand_as(votes), reduction="none")  # one pass; (V - mu)^2 takes two
     variance = (weights @ squares).squeeze(-2) + variance_floor
     return (mu + centre).squeeze(-2), variance, support, squares
@@ -256,14 +289,31 @@ def e_step(squares: Tensor, parents: Routed, wiring: Wiring, competition: Compet
     log_joint = (F.logsigmoid(parents.logits) - 0.5 * log_volume).unsqueeze(-1) - 0.5 * distance  # up to a constant
     if competition == "position":
         return log_joint.softmax(dim=2)
+    if competition == "type":
+        return (log_joint - _log_evidence_per_type(log_joint, wiring)).exp()
     return (log_joint - _log_evidence(log_joint, wiring).unsqueeze(2)).exp()
 
 
 def _log_evidence(log_joint: Tensor, wiring: Wiring) -> Tensor:
-    """Return log sum_k a_k p_ik over all parents k of each child, of every position and type, as (n, P, I)."""
+    """Return log sum_k a_k p_ik over all parents k of each child, of every window and type, as (n, P, I)."""
     n, positions, _, children = log_joint.shape
     child_types = children // wiring.windows.shape[1]
     in_window = log_joint.logsumexp(dim=2).view(n, wiring.windows.numel(), child_types)
     padded = F.pad(in_window, (0, 0, 0, 1), value=LOG_ZERO)
     per_child = in_windows(padded, wiring.rivals).logsumexp(dim=2)
-    return in_windows(per_child, wiring.windows).view(n, positions, children)
+    return in_windows(per_child, wiring.owners).view(n, positions, children)
+
+
+def _log_evidence_per_type(log_joint: Tensor, wiring: Wiring) -> Tensor:
+    """Return log(sum_k a_k p_ik + OUTLIER_EPS max) over the windows of each child, for every type, as (n, P, C, I).
+
+    The maximum, a constant in gradients, is over all children of a type and all windows: children that fit nowhere are
+    outliers, whose assignments sum to less than 1, as in the released code.
+    """
+    n, positions, types, children = log_joint.shape
+    slots = wiring.windows.shape[1]
+    by_slot = log_joint.view(n, positions, types, slots, children // slots).transpose(2, 3).flatten(1, 2)
+    padded = F.pad(by_slot, (0, 0, 0, 0, 0, 1), value=LOG_ZERO)
+    outlier = by_slot.detach().amax(dim=1, keepdim=True) + math.log(OUTLIER_EPS)
+    per_child = torch.logaddexp(in_windows(padded, wiring.rivals).logsumexp(dim=2), outlier)
+    return in_windows(per_child, wiring.owners).transpose(2, 3).reshape(n, positions, types, children)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from robustcaps.capsules.kernels.cpu.contraction import backward_votes
 from robustcaps.capsules.kernels.cpu.forward import NumbaParents
 from robustcaps.capsules.kernels.cpu.jit import compiled, inlined
-from robustcaps.capsules.kernels.cpu.lanes import LANES, exp, fma, load, maximum, splat, store, total
+from robustcaps.capsules.kernels.cpu.lanes import LANES, Lanes, exp, fma, load, maximum, splat, store, total
 from robustcaps.capsules.kernels.cpu.votes import (
     COST,
     MEAN_COST,
@@ -81,11 +81,23 @@ def backward_samples(
                         load_upstream(upstream, grads, n, t, p, k)
                     else:
                         backward_log_joint(layer, trace, window, grads, row, t, p, k)
+                        if layer.momentum > 0.0:
+                            add_carry(grads, t, p, k)
                     backward_logits(layer, trace, grads, gradients, n, row, t, p, k)
-                    backward_weights(trace, window, grads, row, t, p, k)
+                    backward_weights(layer, trace, window, grads, row, t, p, k)
                     if t == 0:
                         backward_votes(layer, trace, window, grads, gradients, n, row, p, k)
-            backward_assignments(layer, R, grads.assignments[t], n, gradients.activations)
+            if layer.by_type:
+                backward_assignments_by_type(layer, R, grads.assignments[t], n, gradients.activations)
+            else:
+                backward_assignments(layer, R, grads.assignments[t], n, gradients.activations)
+
+
+@inlined
+def add_carry(grads: NumbaGradients, t: int, p: int, k: int) -> None:
+    """Add to g_mu what the mean of the next iteration kept of it."""
+    for h in range(POSE):
+        store(grads.mean, (t, p, k, h), load(grads.mean, (t, p, k, h)) + load(grads.carry, (p, k, h)))
 
 
 @inlined
@@ -213,9 +225,13 @@ def backward_mixture(
 
 @inlined
 def backward_weights(
-    trace: NumbaTrace, window: VoteWindow, grads: NumbaGradients, row: int, t: int, p: int, k: int
+    layer: NumbaLayer, trace: NumbaTrace, window: VoteWindow, grads: NumbaGradients, row: int, t: int, p: int, k: int
 ) -> None:
-    """M-step: g_r = g_S + sum_h (g_mu d + g_var (d^2 - var)) / S."""
+    """M-step: g_r = g_S + sum_h (g_mean (d - gap) + g_var (d^2 - var)) / S.
+
+    gap = mean - mu is 0 without momentum. g_mean = (1 - m) g_mu replaces g_mu; m g_mu is carried over to the former
+    iteration.
+    """
     mean, variance = trace.mean[row, t, p, k], trace.variance[row, t, p, k]
     g_mean, g_variance = grads.mean[t, p, k], grads.variance[t, p, k]
     share = splat(1.0) / (load(trace.support, (row, t, p, k)) + splat(SUPPORT_EPS))
@@ -225,6 +241,8 @@ def backward_weights(
         slope = splat(-2.0 * SUPPORT_EPS) * share * mu
         store(g_mean, (h,), fma(load(g_variance, (h,)), slope, load(g_mean, (h,))))
         level = fma(load(g_variance, (h,)), load(variance, (h,)), level)
+    if layer.momentum > 0.0:
+        level += backward_momentum(layer, trace, window, grads, row, t, p, k)
     level = load(grads.support, ()) - level * share
     for i in range(len(window.r)):
         grad = splat(0.0)
@@ -232,6 +250,24 @@ def backward_weights(
             d = load(window.votes, (i, h)) - load(mean, (h,))
             grad = fma(fma(load(g_variance, (h,)), d, load(g_mean, (h,))), d, grad)
         store(grads.assignments, (t, p, i, k), fma(grad, share, level))
+
+
+@inlined
+def backward_momentum(
+    layer: NumbaLayer, trace: NumbaTrace, window: VoteWindow, grads: NumbaGradients, row: int, t: int, p: int, k: int
+) -> Lanes:
+    """Replace g_mu by g_mean = (1 - m) g_mu, carry m g_mu over to the former iteration; return sum_h g_mean gap."""
+    mean, g_mean, g_variance = trace.mean[row, t, p, k], grads.mean[t, p, k], grads.variance[t, p, k]
+    kept, level = splat(layer.momentum / (1.0 - layer.momentum)), splat(0.0)
+    for h in range(POSE):
+        former = splat(0.0) - load(window.centre, (h,)) if t == 0 else load(trace.mean, (row, t - 1, p, k, h))
+        gap = kept * (load(mean, (h,)) - former)
+        grad_mu = load(g_mean, (h,)) - splat(2.0) * gap * load(g_variance, (h,))
+        grad_mean = splat(1.0 - layer.momentum) * grad_mu
+        store(grads.carry, (p, k, h), grad_mu - grad_mean)
+        store(g_mean, (h,), grad_mean)
+        level = fma(grad_mean, gap, level)
+    return level
 
 
 @inlined
@@ -254,3 +290,26 @@ def backward_assignments(layer: NumbaLayer, R: Floats, g_r: Floats, n: int, g_ac
                     store(g_slots, (slot, b, k), r * (load(g_slots, (slot, b, k)) - splat(g_a)))
             if len(rivals):
                 g_activations[n, layer.windows.flat[rivals[0]], b] += g_a
+
+
+@inlined
+def backward_assignments_by_type(layer: NumbaLayer, R: Floats, g_r: Floats, n: int, g_activations: Floats) -> None:
+    """The same for the competition `type`: the softmax is over the windows of one type of parent.
+
+    The slots of a group may belong to different children, so each has its own activation.
+    """
+    shape = slot_shape(layer, R)
+    R_slots, g_slots = R.reshape(shape), g_r.reshape(shape)
+    for group in layer.groups:
+        rivals = group[: count_rivals(layer, group)]
+        for b in range(R_slots.shape[1]):
+            for k in range(R_slots.shape[2]):
+                sums = splat(0.0)
+                for slot in rivals:
+                    q = layer.windows.flat[slot]
+                    product = load(R_slots, (slot, b, k)) * load(g_slots, (slot, b, k))
+                    g_activations[n, q, b] += total(product)
+                    sums = fma(product, splat(layer.activations[n, q, b]), sums)
+                for slot in rivals:
+                    g_R = load(g_slots, (slot, b, k)) * splat(layer.activations[n, layer.windows.flat[slot], b])
+                    store(g_slots, (slot, b, k), load(R_slots, (slot, b, k)) * (g_R - sums))

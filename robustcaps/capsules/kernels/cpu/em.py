@@ -33,7 +33,7 @@ from robustcaps.capsules.kernels.cpu.votes import (
     VoteWindow,
 )
 from robustcaps.capsules.kernels.fused import RoutingConfig, competitions_per_child, make_em_routing
-from robustcaps.capsules.routing.em import Activation, Competition
+from robustcaps.capsules.routing.em import Activation, Competition, Start
 
 
 class NumbaEMRouting(torch.autograd.Function):
@@ -103,6 +103,8 @@ def make_layer(
         totals=as_array(sum_activations(config, activations.detach())),
         floor=float(config.variance_floor),
         rule=get_args(Activation).index(config.activation),
+        momentum=float(config.mean_momentum),
+        by_type=config.competition == "type",
         vectors=() if transforms.shape[-1] ** 2 == POSE else (True,),
     )
 
@@ -110,17 +112,21 @@ def make_layer(
 def layout_of(config: RoutingConfig, *, child_types: int, types: int) -> tuple[Ints, Ints, Floats]:
     """Return the windows, the groups of competing slots, and the initial assignments of a layer."""
     wiring = config.wiring
-    return _cached_layout(wiring.windows, wiring.rivals, config.competition, child_types, types)
+    options = (config.competition, config.start, child_types, types)
+    return _cached_layout(wiring.windows, wiring.rivals, *options)
 
 
 @functools.lru_cache(maxsize=16)
 def _cached_layout(
-    windows: Tensor, rivals: Tensor, competition: Competition, child_types: int, types: int
+    windows: Tensor, rivals: Tensor, competition: Competition, start: Start, child_types: int, types: int
 ) -> tuple[Ints, Ints, Floats]:
     """Compute the layout once per wiring; tensors are hashed by identity and never modified."""
     slots: Ints = windows.contiguous().numpy()
-    groups: Ints = rivals.contiguous().numpy() if competition == "field" else np.arange(slots.size)[:, None]
-    return slots, groups, uniform_assignments(slots, groups, child_types=child_types, types=types)
+    alone: Ints = np.arange(slots.size)[:, None]
+    groups: Ints = alone if competition == "position" else rivals.contiguous().numpy()
+    shared = alone if start == "types" else groups
+    parents = 1 if competition == "type" and start == "uniform" else types
+    return slots, groups, uniform_assignments(slots, shared, parents, child_types=child_types, types=types)
 
 
 def sum_activations(config: RoutingConfig, activations: Tensor) -> Tensor:
@@ -188,6 +194,7 @@ def new_intermediate_gradients(layer: NumbaLayer) -> NumbaGradients:
         weights=empty(iterations, LANES),
         inverse=empty(iterations, POSE, LANES),
         volumes=empty(2, LANES),
+        carry=empty(positions, blocks, POSE, LANES),
     )
 
 

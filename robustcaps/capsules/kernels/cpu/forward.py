@@ -35,7 +35,7 @@ from robustcaps.capsules.kernels.cpu.votes import (
     slot_shape,
     slots_share,
 )
-from robustcaps.capsules.routing.em import LOG_ZERO, SHARE_EPS, SUPPORT_EPS
+from robustcaps.capsules.routing.em import LOG_ZERO, OUTLIER_EPS, SHARE_EPS, SUPPORT_EPS
 
 
 class NumbaParents(NamedTuple):
@@ -148,6 +148,9 @@ def fit_pair(
         m0 * share - shrinkage * load(scratch.centre, (h,)),
         m1 * share - shrinkage * load(scratch.centre, (h + 4,)),
     )
+    if layer.momentum > 0.0:
+        m0 = keep_former(layer, trace, scratch, m0, place, h)
+        m1 = keep_former(layer, trace, scratch, m1, place, h + 4)
     v0, v1 = splat(0.0), splat(0.0)
     keep_squares = t + 1 < len(layer.scales)  # for the E-step
     for i in range(len(scratch.r)):
@@ -162,6 +165,16 @@ def fit_pair(
     store(trace.mean, (row, t, p, k, h + 4), m1)
     store(trace.variance, (row, t, p, k, h), v0 * share)
     store(trace.variance, (row, t, p, k, h + 4), v1 * share)
+
+
+@inlined
+def keep_former(
+    layer: NumbaLayer, trace: NumbaTrace, scratch: ForwardScratch, mean: Lanes, place: tuple[int, int, int, int], h: int
+) -> Lanes:
+    """Return (1 - m) mean + m mu_(t-1) of one component, relative to V_0; mu_0 = 0."""
+    row, t, p, k = place
+    former = splat(0.0) - load(scratch.centre, (h,)) if t == 0 else load(trace.mean, (row, t - 1, p, k, h))
+    return fma(splat(layer.momentum), former - mean, mean)
 
 
 @inlined
@@ -258,7 +271,16 @@ def add_prior(layer: NumbaLayer, trace: NumbaTrace, scratch: ForwardScratch, row
 
 @inlined
 def normalise_assignments(layer: NumbaLayer, R: Floats) -> None:
-    """E-step: turn log a_j p_ij into R_ij = a_j p_ij / sum_k a_k p_ik over the parents k that compete for child i."""
+    """E-step: turn log a_j p_ij into R_ij."""
+    if layer.by_type:
+        normalise_by_type(layer, R)
+    else:
+        normalise_by_group(layer, R)
+
+
+@inlined
+def normalise_by_group(layer: NumbaLayer, R: Floats) -> None:
+    """E-step: R_ij = a_j p_ij / sum_k a_k p_ik over the parents k that compete for child i."""
     R_slots = R.reshape(slot_shape(layer, R))
     for group in layer.groups:
         rivals = group[: count_rivals(layer, group)]
@@ -276,6 +298,27 @@ def normalise_assignments(layer: NumbaLayer, R: Floats) -> None:
             share = splat(1.0 / total(evidence))
             for slot in rivals:
                 for k in range(R_slots.shape[2]):
+                    store(R_slots, (slot, b, k), load(R_slots, (slot, b, k)) * share)
+
+
+@inlined
+def normalise_by_type(layer: NumbaLayer, R: Floats) -> None:
+    """E-step of the competition `type`: R_ij = a_j p_ij / (sum_k a_k p_ik + OUTLIER_EPS max), k and j of one type."""
+    R_slots = R.reshape(slot_shape(layer, R))
+    for b in range(R_slots.shape[1]):
+        for k in range(R_slots.shape[2]):
+            top = splat(0.1 * LOG_ZERO)  # above the empty lanes, which become 0
+            for slot in range(len(R_slots)):
+                top = maximum(load(R_slots, (slot, b, k)), top)
+            for group in layer.groups:
+                rivals = group[: count_rivals(layer, group)]
+                evidence = splat(OUTLIER_EPS)
+                for slot in rivals:
+                    joint = exp(load(R_slots, (slot, b, k)) - top)
+                    store(R_slots, (slot, b, k), joint)
+                    evidence += joint
+                share = splat(1.0) / evidence
+                for slot in rivals:
                     store(R_slots, (slot, b, k), load(R_slots, (slot, b, k)) * share)
 
 

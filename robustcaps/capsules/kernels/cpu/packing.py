@@ -50,11 +50,11 @@ def unpack_transforms(packed: Tensor, like: Tensor) -> Tensor:
     return packed.permute(1, 2, 4, 3, 0).flatten(1, 2)[:, :types].reshape(like.shape)
 
 
-def uniform_assignments(windows: Ints, groups: Ints, *, child_types: int, types: int) -> Floats:
-    """Return the initial R (P, I, K, 16 lanes): 1 / (number of parents that compete for a child)."""
+def uniform_assignments(windows: Ints, groups: Ints, parents: int, *, child_types: int, types: int) -> Floats:
+    """Return the initial R (P, I, K, 16 lanes): 1 / (`parents` x number of slots in the group of a slot)."""
     positions = np.zeros(windows.size + 1, np.int64)
     positions[groups] = (groups < windows.size).sum(axis=1, keepdims=True)
     lanes = empty(windows.size, child_types, count_blocks(types) * LANES)
     lanes[..., types:] = 0.0
-    lanes[..., :types] = 1.0 / (types * positions[:-1, None, None])
+    lanes[..., :types] = 1.0 / (parents * positions[:-1, None, None])
     return lanes.reshape(len(windows), -1, count_blocks(types), LANES)

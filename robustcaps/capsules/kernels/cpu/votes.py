@@ -70,6 +70,10 @@ class NumbaLayer(NamedTuple):
     floor: float
     rule: int
     """The activation rule: `COST`, `MEAN_COST` or `MIXTURE`."""
+    momentum: float
+    """m of mu_t = (1 - m) mean + m mu_(t-1)."""
+    by_type: bool
+    """Whether the windows of each type of parent compete, instead of all parents of a group."""
     vectors: tuple[()] | tuple[bool]
     """Non-empty if poses are vectors; encoded in the type so that each kind gets a kernel of its own."""
 
@@ -129,6 +133,8 @@ class NumbaGradients(NamedTuple):
     """1 / sigma^2 of the current block (T, H, 16 lanes)."""
     volumes: Floats
     """sum_h log (sigma^h)^2 of the current block, as `set_volumes` stores it (2, 16 lanes); only for `COST`."""
+    carry: Floats
+    """m g_mu, which mu of the former iteration gets (P, K, H, 16 lanes); only with momentum."""
 
 
 class VoteWindow(NamedTuple):

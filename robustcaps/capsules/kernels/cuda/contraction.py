@@ -17,8 +17,8 @@ from robustcaps.capsules.kernels.cuda.votes import (
     load_poses,
     pair_at,
     parent_at,
-    position_at,
     relative_votes,
+    slot_at,
     split,
     transforms_at,
     up_to,
@@ -38,10 +38,10 @@ def vote_gradients(
     SIDE: tl.constexpr,
     SHARED: tl.constexpr,
 ) -> tl.tensor:
-    """Return g_V (E, C, H): r/S (g_mu + 2 g_var d) of every M-step, less g_L d / sigma^2 of every E-step."""
+    """Return g_V (E, C, H): r/S (g_mean + 2 g_var d) of every M-step, less g_L d / sigma^2 of every E-step."""
     votes = relative_votes(layer, load_poses(trace.centre, parent_at(layer, n, p, c)), n, p, i, c, SIDE, SHARED)
     a = tl.load(layer.activations + child_at(layer, n, p, i))[:, None]
-    uniform = tl.load(layer.uniform + position_at(layer, p, i))[:, None]
+    uniform = tl.load(layer.uniform + slot_at(layer, p, i))[:, None]
     g_votes = tl.full(votes.shape, 0.0, tl.float32)
     for t in range(layer.iterations):
         parent = parent_at(layer, n + t * layer.samples, p, c)
@@ -79,8 +79,8 @@ def backward_poses(
     g_M = tl.full((CHILDREN, ROWS, SIDE), 0.0, tl.float32)
     column = tl.arange(0, SIDE)[None, None, :]
     z = tl.arange(0, POSE)[None, None, :] % SIDE
-    for copy in range(tl.load(layer.copies + q)):
-        slot = tl.load(layer.rivals + q * layer.max_copies + copy)
+    for copy in range(tl.load(layer.child_copies + q)):
+        slot = tl.load(layer.child_slots + q * layer.max_child_copies + copy)
         p = as_tile(slot // layer.slots)
         i = slot % layer.slots * layer.child_types + b
         for first in range(0, layer.types, TYPES):

@@ -1,4 +1,7 @@
-"""EM routing by the Triton kernels, as a differentiable function of tensors that never synchronises."""
+"""EM routing by the Triton kernels, as a differentiable function of tensors.
+
+It never synchronises, except once for every wiring whose groups are not child positions.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,21 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from robustcaps.capsules.kernels.cuda.backward import backward_assignments, backward_parents
+from robustcaps.capsules.kernels.cuda.backward import (
+    backward_activations,
+    backward_assignments,
+    backward_by_type,
+    backward_parents,
+)
 from robustcaps.capsules.kernels.cuda.contraction import backward_poses, backward_transforms
-from robustcaps.capsules.kernels.cuda.forward import add_rows, find_centres, fit_parents, normalise_assignments
+from robustcaps.capsules.kernels.cuda.forward import (
+    add_rows,
+    find_centres,
+    find_largest,
+    fit_parents,
+    normalise_assignments,
+    normalise_by_type,
+)
 from robustcaps.capsules.kernels.cuda.layer import (
     POSE_SIZE,
     TritonGradients,
@@ -19,6 +34,7 @@ from robustcaps.capsules.kernels.cuda.layer import (
     TritonParents,
     TritonTrace,
 )
+from robustcaps.capsules.kernels.cuda.layout import layout_of
 from robustcaps.capsules.kernels.fused import RoutingConfig, competitions_per_child, make_em_routing
 
 LANES = 16
@@ -31,6 +47,8 @@ CONTRACTION_WARPS = 8
 """Warps of the last backward pass: twice the default, so that its values fit into registers."""
 ASSIGNMENT_TILE = 1024
 """Pairs of child and parent per program in the E-step, which holds one value of each."""
+MAXIMUM_TILE = 64
+"""Pairs of child type and parent type per program of `find_largest`; the rest of its tile are slots."""
 MAX_PARTS = 16
 """Parts of a batch for the gradient by the transforms."""
 MAX_PARTIAL_SUMS = 2**24
@@ -109,9 +127,11 @@ def route_once(layer: TritonLayer, trace: TritonTrace, routed: TritonParents, co
     fit_parents[(layer.samples * layer.parents, triton.cdiv(layer.types, types))](
         layer,
         trace_at(trace, t),
+        former_means(trace, t),
         log_joints,
         routed,
         ACTIVATION=config.activation,
+        MOMENTUM=float(config.mean_momentum),
         SIDE=layer.transforms.shape[-1],
         SHARED=layer.transforms.ndim == 4,
         FIRST=t == 0,
@@ -120,8 +140,23 @@ def route_once(layer: TritonLayer, trace: TritonTrace, routed: TritonParents, co
         TYPES=types,
     )
     if not last:
-        grid, tile = assignment_grid(layer)
+        assign(layer, log_joints, config)
+
+
+def assign(layer: TritonLayer, log_joints: Tensor, config: RoutingConfig) -> None:
+    """Launch the E-step, which turns log a_j p_ij into R_ij."""
+    grid, tile = assignment_grid(layer, layer.groups)
+    if config.competition != "type":
         normalise_assignments[grid](layer, log_joints, FIELD=config.competition == "field", **tile)
+        return
+    pairs = layer.child_types * layer.types
+    largest = log_joints.new_empty(layer.samples, pairs)
+    width = min(MAXIMUM_TILE, int(triton.next_power_of_2(pairs)))
+    height = min(ASSIGNMENT_TILE // width, int(triton.next_power_of_2(layer.parents * layer.slots)))
+    find_largest[(layer.samples, triton.cdiv(pairs, width))](
+        log_joints, largest, layer.parents * layer.slots, pairs, SLOTS=height, PAIRS=width
+    )
+    normalise_by_type[grid](layer, log_joints, largest, **tile)
 
 
 def backward_once(
@@ -135,31 +170,39 @@ def backward_once(
 ) -> None:
     """Launch the backward pass of iteration t."""
     last = t == layer.iterations - 1
-    now = trace_at(trace, t)
     types, children = types_per_tile(layer), children_per_tile(layer)
     backward_parents[(layer.samples * layer.parents, triton.cdiv(layer.types, types))](
         layer,
-        now,
+        trace_at(trace, t),
+        former_means(trace, t),
         upstream,
-        grads.assignments[t if last else t + 1],
+        gradients_at(grads, t if last else t + 1),
         gradients_at(grads, t),
         ACTIVATION=config.activation,
+        MOMENTUM=float(config.mean_momentum),
         SIDE=layer.transforms.shape[-1],
         SHARED=layer.transforms.ndim == 4,
+        FIRST=t == 0,
         LAST=last,
         CHILDREN=children,
         TYPES=types,
     )
-    grid, tile = assignment_grid(layer)
-    backward_assignments[grid](
-        layer,
-        now.assignments,
-        grads.assignments[t],
-        g_activations,
-        FIELD=config.competition == "field",
-        FIRST=t == 0,
-        **tile,
-    )
+    backward_assign(layer, trace_at(trace, t).assignments, grads.assignments[t], g_activations, config, first=t == 0)
+
+
+def backward_assign(
+    layer: TritonLayer, R: Tensor, g_r: Tensor, g_activations: Tensor, config: RoutingConfig, *, first: bool
+) -> None:
+    """Launch the backward pass of r = R a and of the E-step that R came from, unless it is the first one."""
+    by_child, tile = assignment_grid(layer, layer.positions)
+    if not first and config.competition != "type":
+        field = config.competition == "field"
+        backward_assignments[by_child](layer, R, g_r, g_activations, FIELD=field, **tile)
+        return
+    backward_activations[by_child](layer, R, g_r, g_activations, FIRST=first, **tile)
+    if not first:
+        by_group, tile = assignment_grid(layer, layer.groups)
+        backward_by_type[by_group](layer, R, g_r, **tile)
 
 
 def gradient_by_poses(layer: TritonLayer, trace: TritonTrace, grads: TritonGradients) -> Tensor:
@@ -217,11 +260,11 @@ def children_per_tile(layer: TritonLayer) -> int:
     return min(WINDOW_TILE // types_per_tile(layer), int(triton.next_power_of_2(layer.children)))
 
 
-def assignment_grid(layer: TritonLayer) -> tuple[tuple[int, int], dict[str, int]]:
-    """Return grid and tile sizes of the kernels that process all parents of a child position."""
+def assignment_grid(layer: TritonLayer, groups: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """Return grid and tile sizes of the kernels that process all parents of a child position, or of another group."""
     types = int(triton.next_power_of_2(layer.types))
     child_types = min(max(1, ASSIGNMENT_TILE // types), int(triton.next_power_of_2(layer.child_types)))
-    grid = (layer.samples * layer.positions, triton.cdiv(layer.child_types, child_types))
+    grid = (layer.samples * groups, triton.cdiv(layer.child_types, child_types))
     return grid, {"CHILD_TYPES": child_types, "TYPES": types}
 
 
@@ -229,25 +272,23 @@ def make_layer(
     config: RoutingConfig, poses: Tensor, activations: Tensor, transforms: Tensor, beta_a: Tensor, beta_u: Tensor
 ) -> TritonLayer:
     """Convert all inputs to the layout of the kernels."""
-    windows, rivals, copies = config.wiring.windows, config.wiring.rivals, config.wiring.copies
     samples, positions, child_types, _ = poses.shape
-    parents, slots = windows.shape
-    competing = copies.clamp(min=1) if config.competition == "field" else torch.ones_like(copies)
+    layout = layout_of(config, positions=positions, types=len(beta_a))
+    parents, slots = layout.windows.shape
     layer = TritonLayer(
         poses=poses.detach().contiguous(),
         activations=activations.detach().contiguous(),
         transforms=transforms.detach().contiguous(),
         offsets=poses.new_zeros(slots, POSE_SIZE) if config.offsets is None else config.offsets.contiguous(),
-        windows=windows.int().contiguous(),
-        rivals=rivals.int().contiguous(),
-        copies=copies.int(),
-        uniform=(len(beta_a) * competing).to(poses).reciprocal(),
+        **layout._asdict(),
         total_support=poses.new_empty(samples),
         beta_a=beta_a.detach().contiguous(),
         beta_u=beta_u.detach().contiguous(),
         samples=samples,
         positions=positions,
-        max_copies=rivals.shape[1],
+        groups=len(layout.rivals),
+        max_copies=layout.rivals.shape[1],
+        max_child_copies=layout.child_slots.shape[1],
         child_types=child_types,
         parents=parents,
         slots=slots,
@@ -300,6 +341,11 @@ def trace_at(trace: TritonTrace, t: int) -> TritonTrace:
         logits=trace.logits[row],
         scale=trace.scale[t],
     )
+
+
+def former_means(trace: TritonTrace, t: int) -> Tensor:
+    """Return mu of the iteration before t, relative to the centre; anything if t is the first."""
+    return trace.mean[(t - 1) % len(trace.mean)]
 
 
 def new_intermediate_gradients(layer: TritonLayer) -> TritonGradients:

@@ -1,4 +1,4 @@
-"""EM routing, one iteration per launch: the M-step per window, then the E-step per child position."""
+"""EM routing, one iteration per launch: the M-step per window, then the E-step per group of competing slots."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from robustcaps.capsules.routing import em
 
 SUPPORT_EPS = tl.constexpr(em.SUPPORT_EPS)
 SHARE_EPS = tl.constexpr(em.SHARE_EPS)
+OUTLIER_EPS = tl.constexpr(em.OUTLIER_EPS)
 LOG_ZERO = tl.constexpr(em.LOG_ZERO)
 TINY = tl.constexpr(1e-30)
 """Lower bound of denominators, so that 0 / 0 is not NaN."""
@@ -63,9 +64,11 @@ def find_centres(
 def fit_parents(
     layer: TritonLayer,
     trace: TritonTrace,
+    former: tl.tensor,
     log_joints: tl.tensor,
     routed: TritonParents,
     ACTIVATION: tl.constexpr,
+    MOMENTUM: tl.constexpr,
     SIDE: tl.constexpr,
     SHARED: tl.constexpr,
     FIRST: tl.constexpr,
@@ -73,7 +76,10 @@ def fit_parents(
     CHILDREN: tl.constexpr,
     TYPES: tl.constexpr,
 ) -> None:
-    """M-step of one iteration for a tile of parents at one position, and log a_j p_ij for the next one's E-step."""
+    """M-step of one iteration for a tile of parents at one position, and log a_j p_ij for the next one's E-step.
+
+    With MOMENTUM m, mu = (1 - m) mean + m mu_(t-1); `former` is mu_(t-1), relative to the centre, and mu_0 = 0.
+    """
     n, p = split(as_tile(tl.program_id(0)), layer.parents)
     c, live = up_to(tl.program_id(1) * TYPES, layer.types, TYPES)
     live = live[None, :]
@@ -81,11 +87,13 @@ def fit_parents(
     centre = load_poses(trace.centre, parent)
     S, mean, scatter = moments(layer, trace, centre, n, p, c, live, SIDE, SHARED, FIRST, CHILDREN, TYPES)
     share = (1.0 / (S + SUPPORT_EPS))[:, :, None]
-    shrinkage = (
-        SUPPORT_EPS * share * (centre + mean)
-    )  # mu = sum_i r V / (S + SUPPORT_EPS) is slightly less than the mean
-    mean -= shrinkage
-    variance = (scatter + S[:, :, None] * shrinkage * shrinkage) * share
+    gap = SUPPORT_EPS * share * (centre + mean)  # mu = sum_i r V / (S + SUPPORT_EPS) is slightly less than the mean
+    mean -= gap
+    if MOMENTUM > 0.0:
+        step = MOMENTUM * (former_mean(former, centre, parent, FIRST) - mean)
+        mean += step
+        gap -= step
+    variance = (scatter + S[:, :, None] * gap * gap) * share
     logits = parent_logits(layer, trace.scale, n, c, S, variance, ACTIVATION)
     store_poses(trace.mean, parent, mean, live)
     store_poses(trace.variance, parent, variance, live)
@@ -146,6 +154,12 @@ def moments(
 
 
 @inlined
+def former_mean(former: tl.tensor, centre: tl.tensor, parent: tl.tensor, FIRST: tl.constexpr) -> tl.tensor:
+    """Return mu_(t-1), relative to the centre (1, C, H); mu_0 = 0."""
+    return -centre if FIRST else load_poses(former, parent)
+
+
+@inlined
 def parent_logits(
     layer: TritonLayer,
     scale: tl.tensor,
@@ -189,12 +203,12 @@ def normalise_assignments(
     evidence = tl.full((CHILD_TYPES,), 0.0, tl.float32)
     if FIELD:
         for copy in range(tl.load(layer.copies + q)):
-            log_joint = tl.load(R + pairs_of_child(layer, n, q, copy, b, c), mask=live, other=LOG_ZERO)
+            log_joint = tl.load(R + pairs_of_slot(layer, n, rival_at(layer, q, copy), b, c), mask=live, other=LOG_ZERO)
             higher = tl.maximum(top, tl.max(log_joint, axis=1))
             evidence = evidence * tl.exp(top - higher) + tl.sum(tl.exp(log_joint - higher[:, None]), axis=1)
             top = higher
     for copy in range(tl.load(layer.copies + q)):
-        pair = pairs_of_child(layer, n, q, copy, b, c)
+        pair = pairs_of_slot(layer, n, rival_at(layer, q, copy), b, c)
         log_joint = tl.load(R + pair, mask=live, other=LOG_ZERO)
         if not FIELD:
             top = tl.max(log_joint, axis=1)
@@ -202,10 +216,55 @@ def normalise_assignments(
         tl.store(R + pair, tl.exp(log_joint - top[:, None]) / evidence[:, None], mask=live)
 
 
+@compiled
+def find_largest(
+    log_joints: tl.tensor,
+    largest: tl.tensor,
+    slots: tl.tensor,
+    pairs: tl.tensor,
+    SLOTS: tl.constexpr,
+    PAIRS: tl.constexpr,
+) -> None:
+    """Set `largest` (n, B*C) to the maximum of log a_j p_ij (n, P*S, B*C) over the slots of all windows."""
+    n = tl.program_id(0).to(tl.int64)
+    k, live = up_to(tl.program_id(1) * PAIRS, pairs, PAIRS)
+    top = tl.full((PAIRS,), LOG_ZERO, tl.float32)
+    for first in range(0, slots, SLOTS):
+        slot, _ = up_to(first, slots, SLOTS)
+        top = tl.maximum(top, tl.max(tl.load(log_joints + (n * slots + slot)[:, None] * pairs + k[None, :]), axis=0))
+    tl.store(largest + n * pairs + k, top, mask=live)
+
+
+@compiled
+def normalise_by_type(
+    layer: TritonLayer, R: tl.tensor, largest: tl.tensor, CHILD_TYPES: tl.constexpr, TYPES: tl.constexpr
+) -> None:
+    """E-step of the competition `type` in one group: R_ij = a_j p_ij / (sum_k a_k p_ik + OUTLIER_EPS max).
+
+    The sum is over the parents k of the type of j, one for each slot of the group; max is that of `find_largest`.
+    """
+    n, g = split(tl.program_id(0), layer.groups)
+    b, b_live = up_to(tl.program_id(1) * CHILD_TYPES, layer.child_types, CHILD_TYPES)
+    c, c_live = up_to(0, layer.types, TYPES)
+    live = b_live[:, None] & c_live[None, :]
+    top = tl.load(largest + (n * layer.child_types + b)[:, None] * layer.types + c[None, :])
+    evidence = tl.full((CHILD_TYPES, TYPES), OUTLIER_EPS, tl.float32)
+    for copy in range(tl.load(layer.copies + g)):
+        pair = pairs_of_slot(layer, n, rival_at(layer, g, copy), b, c)
+        evidence += tl.exp(tl.load(R + pair, mask=live, other=LOG_ZERO) - top)
+    for copy in range(tl.load(layer.copies + g)):
+        pair = pairs_of_slot(layer, n, rival_at(layer, g, copy), b, c)
+        tl.store(R + pair, tl.exp(tl.load(R + pair, mask=live, other=LOG_ZERO) - top) / evidence, mask=live)
+
+
 @inlined
-def pairs_of_child(
-    layer: TritonLayer, n: tl.tensor, q: tl.tensor, copy: tl.tensor, b: tl.tensor, c: tl.tensor
-) -> tl.tensor:
-    """Return the indices of the children b at position q in (n, P, I, C), in the window of their copy: (B, C)."""
-    slot = n * (layer.parents * layer.slots) + tl.load(layer.rivals + q * layer.max_copies + copy)
+def rival_at(layer: TritonLayer, g: tl.tensor, copy: tl.tensor) -> tl.tensor:
+    """Return a slot of a group."""
+    return tl.load(layer.rivals + g * layer.max_copies + copy)
+
+
+@inlined
+def pairs_of_slot(layer: TritonLayer, n: tl.tensor, slot: tl.tensor, b: tl.tensor, c: tl.tensor) -> tl.tensor:
+    """Return the indices of the children of types b in a slot, in (n, P, I, C): (B, C)."""
+    slot = n * (layer.parents * layer.slots) + slot
     return (slot * layer.child_types + b)[:, None] * layer.types + c[None, :]

@@ -24,11 +24,15 @@ class TritonLayer(NamedTuple):
     windows: Tensor
     """(P, S): the child position in each slot."""
     rivals: Tensor
-    """(Q, M): the slots p*S+s that contain a child position, padded."""
+    """(G, M): the slots p*S+s of each group whose parents compete, padded; see `Wiring.rivals`."""
     copies: Tensor
-    """(Q,): the number of slots that contain a child position."""
+    """(G,): the number of slots in each group."""
+    child_slots: Tensor
+    """(Q, M'): the slots that contain each child position, padded; `rivals`, unless groups are not child positions."""
+    child_copies: Tensor
+    """(Q,): the number of slots that contain each child position."""
     uniform: Tensor
-    """Initial R (Q,): 1 / (number of parents that compete for a child)."""
+    """Initial R (P, S): 1 / (number of parents that a child is first divided among)."""
     total_support: Tensor
     """sum_j S_j over the layer (n,), the total activation of its children. Only `mixture` reads it."""
     beta_a: Tensor
@@ -38,8 +42,12 @@ class TritonLayer(NamedTuple):
     samples: int
     positions: int
     """Q."""
+    groups: int
+    """G."""
     max_copies: int
     """M."""
+    max_child_copies: int
+    """M'."""
     child_types: int
     """B."""
     parents: int
@@ -93,7 +101,7 @@ class TritonGradients(NamedTuple):
     assignments: Tensor
     """g_r of each iteration, then g_L of the log a_j p_ij that its R came from (T, n, P, I, C)."""
     mean: Tensor
-    """g_mu (T, n, P, C, H)."""
+    """g_mean = (1 - m) g_mu, m the momentum (T, n, P, C, H)."""
     variance: Tensor
     """g_var (T, n, P, C, H)."""
     beta_a: Tensor

@@ -36,9 +36,15 @@ def as_tile(x: tl.tensor) -> tl.tensor:
 
 
 @inlined
+def slot_at(layer: TritonLayer, p: tl.tensor, i: tl.tensor) -> tl.tensor:
+    """Return the slot p*S+s of child i of window p."""
+    return p * layer.slots + i // layer.child_types
+
+
+@inlined
 def position_at(layer: TritonLayer, p: tl.tensor, i: tl.tensor) -> tl.tensor:
     """Return the child position q of child i of window p."""
-    return tl.load(layer.windows + p * layer.slots + i // layer.child_types)
+    return tl.load(layer.windows + slot_at(layer, p, i))
 
 
 @inlined
@@ -137,7 +143,7 @@ def assigned(
     """Return r_ij = R_ij a_i (E, C); 0 for invalid pairs."""
     a = tl.load(layer.activations + child_at(layer, n, p, i))[:, None]
     if FIRST:
-        R = tl.where(live, tl.load(layer.uniform + position_at(layer, p, i))[:, None], 0.0)
+        R = tl.where(live, tl.load(layer.uniform + slot_at(layer, p, i))[:, None], 0.0)
     else:
         R = tl.load(assignments + pair_at(layer, n, p, i, c), mask=live, other=0.0)
     return R * a
