@@ -8,6 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from robustcaps.capsules.interventions import Intervention
+
 
 @dataclass(frozen=True)
 class ClassifierOutput:
@@ -72,6 +74,23 @@ class Classifier(nn.Module, ABC):
 
 class CapsuleClassifier(Classifier):
     """A classifier whose class capsules are routed, and whose votes can be inspected."""
+
+    @property
+    def interventions(self) -> tuple[Intervention, ...]:
+        """The interventions in its routing that `intervened_logits` knows."""
+        return ()
+
+    def intervened_logits(self, images: Tensor, intervention: Intervention) -> Tensor:
+        """Return the logits (n, classes) with changed routing."""
+        raise NotImplementedError
+
+    def routing_statistics(self, images: Tensor) -> dict[str, dict[str, Tensor]]:  # noqa: ARG002
+        """Return statistics of routing (n,) and the activations (n, capsule types) by layer, the class layer last.
+
+        "entropy" is the normalised entropy of the assignments: 1 is uniform. Networks with sigma have "sigma_ratio",
+        the mean sigma over the square root of the variance floor; "activations" are maxima over positions.
+        """
+        return {}
 
     @abstractmethod
     def votes(self, images: Tensor) -> Tensor:

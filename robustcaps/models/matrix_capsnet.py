@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -10,9 +11,29 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from robustcaps.capsules.health import routing_statistics
-from robustcaps.capsules.layers import POSE_SIDE, POSE_SIZE, EMRules, MatrixCapsules, MatrixPrimaryCapsules, Schedule
-from robustcaps.capsules.losses import margin_loss, spread_loss, spread_margin
-from robustcaps.capsules.routing import Activation, Competition, Routed, Step, convolution, fully_connected
+from robustcaps.capsules.interventions import CONSTANT_SIGMA, UNIFORM, Intervention, fewer_iterations
+from robustcaps.capsules.layers import (
+    POSE_SIDE,
+    POSE_SIZE,
+    POSE_STD,
+    RELEASED_CLASSES,
+    RELEASED_CONVOLUTIONAL,
+    EMRules,
+    MatrixCapsules,
+    MatrixPrimaryCapsules,
+    Schedule,
+)
+from robustcaps.capsules.losses import margin_loss, released_spread_margin, spread_loss, spread_margin
+from robustcaps.capsules.routing import (
+    Activation,
+    Competition,
+    Pairing,
+    Routed,
+    Start,
+    Step,
+    convolution,
+    fully_connected,
+)
 from robustcaps.errors import UserError
 from robustcaps.models.base import CapsuleClassifier, ClassifierOutput, TrainingRecipe
 from robustcaps.models.inference import eval_mode
@@ -45,8 +66,32 @@ Poses = Annotated[
 ]
 Betas = Annotated[Literal["type", "shared"], Field(description="beta parameters per capsule type or per layer")]
 LambdaSchedule = Annotated[Schedule, Field(description="lambda over the EM iterations")]
+MeanMomentum = Annotated[
+    float, Field(ge=0, lt=1, description="m of mu_t = (1 - m) mean + m mu_(t-1); 0 in the paper, 0.1 as released")
+]
+AssignmentStart = Annotated[
+    Start, Field(description="first assignments: equal for competing parents, or 1 / parent types as released")
+]
+VoteStd = Annotated[
+    float, Field(gt=0, description="initial standard deviation of votes; larger values sharpen assignments")
+]
 VarianceFloor = Annotated[float, Field(gt=0, description="added to each sigma^2; larger values soften assignments")]
 
+
+Variant = Annotated[
+    Literal["paper", "released"],
+    Field(description="the network of the paper, or that of the authors' released code"),
+]
+LOGGED_STATISTICS = ("activation", "saturated", "sigma", "sigma_min", "entropy")
+"""Statistics of routing in the training log."""
+RELEASED_RULES: dict[str, Any] = {
+    "competition": "type",
+    "variance_floor": 5e-4,
+    "schedule": "released",
+    "mean_momentum": 0.1,
+    "start": "types",
+}
+"""Options of EM routing in the released code, where it differs from the paper."""
 
 RECEPTIVE_FIELD = 17
 """Width in pixels of the receptive field of a capsule in the second convolutional layer."""
@@ -64,6 +109,15 @@ def coordinate_offsets(grid: int, size: int) -> Tensor:
     offsets = torch.zeros(grid, grid, POSE_SIDE, POSE_SIDE)
     offsets[..., 0, -1] = centres[:, None]
     offsets[..., 1, -1] = centres[None, :]
+    return offsets.view(grid * grid, POSE_SIZE)
+
+
+def released_offsets(grid: int, size: int) -> Tensor:
+    """Return the released offsets (grid*grid, 16): pixels from the centre / 100, in components 0 and 1."""
+    centres = (torch.arange(grid) * STRIDE + (RECEPTIVE_FIELD - size) / 2) / 100
+    offsets = torch.zeros(grid, grid, POSE_SIZE)
+    offsets[..., 0] = centres[:, None]
+    offsets[..., 1] = centres[None, :]
     return offsets.view(grid * grid, POSE_SIZE)
 
 
@@ -85,6 +139,7 @@ class MatrixCapsNet(CapsuleClassifier):
         rules: EMRules,
         coordinates: bool,
         loss: LossName,
+        variant: Literal["paper", "released"] = "paper",
     ) -> None:
         super().__init__(classes=classes, channels=channels, size=size)
         if size < RECEPTIVE_FIELD:
@@ -94,26 +149,30 @@ class MatrixCapsNet(CapsuleClassifier):
                 "matrix-capsnet: activation 'mixture' needs at least 2 iterations: all mixture weights start equal."
             )
         self.loss: LossName = loss
+        self.released = variant == "released"
         primary, first, second = types
         primary_grid = (size - 5) // 2 + 1
         first_grid = (primary_grid - 3) // 2 + 1
         second_grid = first_grid - 2
         self.normaliser = build_normaliser(normalise)
-        self.stem = nn.Sequential(
-            nn.Conv2d(channels, filters, kernel_size=5, stride=2, bias=False),
-            nn.BatchNorm2d(filters),
-            nn.ReLU(inplace=True),
-        )
-        self.primary = MatrixPrimaryCapsules(filters, types=primary)
-        self.first = MatrixCapsules(convolution(primary_grid, 3, 2), child_types=primary, types=first, rules=rules)
-        self.second = MatrixCapsules(convolution(first_grid, 3, 1), child_types=first, types=second, rules=rules)
+        self.stem = _released_stem(channels, filters) if self.released else _stem(channels, filters)
+        self.primary = MatrixPrimaryCapsules(filters, types=primary, released=self.released)
+        pairing: Pairing = "stride-1" if self.released and rules.competition == "type" else "child"
+        scale = RELEASED_CONVOLUTIONAL if self.released else None
+        convolutional: dict[str, Any] = {"rules": rules, "scale": scale}
+        first_wiring = convolution(primary_grid, 3, 2, pairing=pairing)
+        second_wiring = convolution(first_grid, 3, 1, pairing=pairing)
+        self.first = MatrixCapsules(first_wiring, child_types=primary, types=first, **convolutional)
+        self.second = MatrixCapsules(second_wiring, child_types=first, types=second, **convolutional)
+        make_offsets = released_offsets if self.released else coordinate_offsets
         self.class_capsules = MatrixCapsules(
             fully_connected(second_grid**2),
             child_types=second,
             types=classes,
-            rules=rules,
+            rules=replace(rules, competition="field"),  # with a single window the classes compete in any case
             shared=True,
-            offsets=coordinate_offsets(second_grid, size) if coordinates else None,
+            offsets=make_offsets(second_grid, size) if coordinates else None,
+            scale=RELEASED_CLASSES if self.released else None,
         )
 
     def classify(self, images: Tensor) -> ClassifierOutput:
@@ -124,28 +183,57 @@ class MatrixCapsNet(CapsuleClassifier):
             logits=routed.logits.squeeze(1), scores=routed.activations.squeeze(1), poses=routed.poses.squeeze(1)
         )
 
-    def routing_steps(self, images: Tensor) -> dict[str, list[Step]]:
+    @property
+    def capsule_layers(self) -> dict[str, MatrixCapsules]:
+        """The routed layers by name."""
+        return {"first": self.first, "second": self.second, "classes": self.class_capsules}
+
+    def routing_steps(self, images: Tensor, intervention: Intervention | None = None) -> dict[str, list[Step]]:
         """Return the EM iterations of every capsule layer: {"first": [...], "second": [...], "classes": [...]}."""
         poses, activations = self.primary(self.stem(self.normaliser(images)))
         steps = {}
-        for name, layer in {"first": self.first, "second": self.second, "classes": self.class_capsules}.items():
-            steps[name] = list(layer.steps(poses, activations))
+        for name, layer in self.capsule_layers.items():
+            steps[name] = list(layer.steps(poses, activations, intervention))
             last = steps[name][-1].parents
             poses, activations = last.poses, last.activations
         return steps
 
+    @property
+    def interventions(self) -> tuple[Intervention, ...]:
+        """Uniform assignments, sigma constant in the logits (if they depend on it), and fewer iterations."""
+        rules = self.class_capsules.rules
+        sigma = () if rules.activation == "mixture" else (CONSTANT_SIGMA,)
+        return (UNIFORM, *sigma, *fewer_iterations(rules.iterations))
+
+    def intervened_logits(self, images: Tensor, intervention: Intervention) -> Tensor:
+        """Return the logits (n, classes) with changed routing in all capsule layers."""
+        logits = [
+            self.routing_steps(image, intervention)["classes"][-1].parents.logits for image in torch.split(images, 1)
+        ]
+        return torch.cat(logits).squeeze(1)
+
+    def routing_statistics(self, images: Tensor) -> dict[str, dict[str, Tensor]]:
+        """Return statistics of each layer's last EM iteration and the capsules' activations."""
+        found: dict[str, dict[str, list[Tensor]]] = {name: {} for name in self.capsule_layers}
+        for image in torch.split(images, 1):  # the votes of one image take 0.2 GB in the large network
+            for name, steps in self.routing_steps(image).items():
+                layer, last = self.capsule_layers[name], steps[-1]
+                values = routing_statistics(last, layer.wiring, layer.rules.competition)
+                values["sigma_ratio"] = values["sigma"] / layer.rules.variance_floor**0.5
+                values["activations"] = last.parents.activations.amax(dim=1)
+                for key, value in values.items():
+                    found[name].setdefault(key, []).append(value)
+        return {name: {key: torch.cat(parts) for key, parts in layer.items()} for name, layer in found.items()}
+
     @torch.inference_mode()
     def health_metrics(self, images: Tensor) -> dict[str, float]:
         """Return `routing_statistics` of each layer's last EM iteration over all images: {"first_entropy": ...}."""
-        layers = {"first": self.first, "second": self.second, "classes": self.class_capsules}
-        metrics: dict[str, list[Tensor]] = {}
-        for image in torch.split(images, 1):  # the votes of one image take 0.2 GB in the large network
-            for name, steps in self.routing_steps(image).items():
-                signs = routing_statistics(steps[-1], layers[name].wiring, layers[name].rules.competition)
-                for sign, values in signs.items():
-                    metrics.setdefault(f"{name}_{sign}", []).append(values)
-        combined = {name: torch.cat(values) for name, values in metrics.items()}
-        return {name: float(v.min() if name.endswith("_min") else v.mean()) for name, v in combined.items()}
+        metrics = {}
+        for layer, statistics in self.routing_statistics(images).items():
+            for name in LOGGED_STATISTICS:
+                values = statistics[name]
+                metrics[f"{layer}_{name}"] = float(values.min() if name.endswith("_min") else values.mean())
+        return metrics
 
     def votes(self, images: Tensor) -> Tensor:
         """Return the votes for the class capsules (n, classes, children, 16)."""
@@ -178,6 +266,8 @@ class MatrixCapsNet(CapsuleClassifier):
             return F.cross_entropy(output.logits, labels, reduction="none")
         if self.loss == "margin":
             return margin_loss(output.scores, F.one_hot(labels, self.classes).to(output.scores))
+        if self.released:
+            return spread_loss(output.scores, labels, released_spread_margin(progress)) / self.classes
         return spread_loss(output.scores, labels, spread_margin(progress))
 
     @torch.no_grad()
@@ -186,7 +276,7 @@ class MatrixCapsNet(CapsuleClassifier):
         with eval_mode(self):
             self.stem.train()  # use batch statistics: the running ones are not estimated yet
             features = self.stem(self.normaliser(images))
-        self.primary.initialise(features)
+        self.primary.initialise(features, self.first.rules.vote_std)
         poses, activations = self.primary(features)
         for layer in (self.first, self.second, self.class_capsules):
             layer.initialise(poses, activations)
@@ -198,6 +288,23 @@ class MatrixCapsNet(CapsuleClassifier):
         capsules = (self.primary, self.first, self.second, self.class_capsules)
         groups = [group for layer in capsules for group in layer.parameter_groups(lr)]
         return [{"params": list(self.stem.parameters()), "lr": lr}, *groups]
+
+
+def _stem(channels: int, filters: int) -> nn.Sequential:
+    """Return the first convolution with batch normalisation."""
+    return nn.Sequential(
+        nn.Conv2d(channels, filters, kernel_size=5, stride=2, bias=False),
+        nn.BatchNorm2d(filters),
+        nn.ReLU(inplace=True),
+    )
+
+
+def _released_stem(channels: int, filters: int) -> nn.Sequential:
+    """Return the first convolution of the released code: with a bias, without batch normalisation."""
+    convolution = nn.Conv2d(channels, filters, kernel_size=5, stride=2)
+    nn.init.trunc_normal_(convolution.weight, std=0.05, a=-0.1, b=0.1)
+    nn.init.constant_(convolution.get_parameter("bias"), 0.1)
+    return nn.Sequential(convolution, nn.ReLU(inplace=True))
 
 
 def _register(name: str, summary: str, *, filters: int, types: tuple[int, int, int]) -> None:
@@ -212,15 +319,28 @@ def _register(name: str, summary: str, *, filters: int, types: tuple[int, int, i
         filters: Filters = filters,
         types: Types = types,
         iterations: Iterations = 3,
-        competition: FieldCompetition = "field",
+        variant: Variant = "paper",
+        competition: FieldCompetition | None = None,
         activation: ActivationRule = "cost",
         poses: Poses = "matrix",
         betas: Betas = "type",
         coordinates: Coordinates = True,
         loss: LossName = "spread",
-        variance_floor: VarianceFloor = 0.1,
-        schedule: LambdaSchedule = "constant",
+        variance_floor: VarianceFloor | None = None,
+        schedule: LambdaSchedule | None = None,
+        mean_momentum: MeanMomentum | None = None,
+        start: AssignmentStart | None = None,
+        vote_std: VoteStd = POSE_STD,
     ) -> MatrixCapsNet:
+        chosen = {
+            "competition": competition,
+            "variance_floor": variance_floor,
+            "schedule": schedule,
+            "mean_momentum": mean_momentum,
+            "start": start,
+        }
+        rules = RELEASED_RULES if variant == "released" else {}
+        rules = {**rules, **{option: value for option, value in chosen.items() if value is not None}}
         return MatrixCapsNet(
             classes=classes,
             channels=channels,
@@ -228,9 +348,12 @@ def _register(name: str, summary: str, *, filters: int, types: tuple[int, int, i
             normalise=normalise,
             filters=filters,
             types=types,
-            rules=EMRules(iterations, competition, activation, variance_floor, schedule, poses, betas),
+            rules=EMRules(
+                iterations=iterations, activation=activation, poses=poses, betas=betas, vote_std=vote_std, **rules
+            ),
             coordinates=coordinates,
             loss=loss,
+            variant=variant,
         )
 
     build.__doc__ = summary

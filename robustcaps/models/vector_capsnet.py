@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from robustcaps.capsules.interventions import UNIFORM, Intervention, fewer_iterations
 from robustcaps.capsules.layers import DynamicRules, VectorCapsules, VectorPrimaryCapsules
 from robustcaps.capsules.losses import margin_loss, present_classes
-from robustcaps.capsules.routing import Update, dynamic_routing, length_logit, squash, squashed_length
+from robustcaps.capsules.routing import (
+    Update,
+    coupling_coefficients,
+    dynamic_routing,
+    length_logit,
+    squash,
+    squashed_length,
+)
 from robustcaps.errors import UserError
 from robustcaps.models.base import CapsuleClassifier, ClassifierOutput, TrainingRecipe
 from robustcaps.models.normalise import Normalise, build_normaliser
@@ -115,6 +125,26 @@ class VectorCapsNet(CapsuleClassifier):
         rules = self.class_capsules.rules
         s = dynamic_routing(votes.detach(), iterations=rules.iterations, update=rules.update)
         return F.logsigmoid(length_logit(votes.mean(dim=2))), length_logit(s)
+
+    @property
+    def interventions(self) -> tuple[Intervention, ...]:
+        """Uniform coupling coefficients, and fewer iterations; one iteration is uniform coupling."""
+        return (UNIFORM, *fewer_iterations(self.class_capsules.rules.iterations)[1:])
+
+    def intervened_logits(self, images: Tensor, intervention: Intervention) -> Tensor:
+        """Return the logits (n, classes) with changed routing."""
+        rules = self.class_capsules.rules
+        iterations = 1 if intervention.uniform else intervention.iterations or rules.iterations
+        votes = self.votes(_pad_batch(images))[: len(images)]
+        return length_logit(dynamic_routing(votes, iterations=iterations, update=rules.update))
+
+    def routing_statistics(self, images: Tensor) -> dict[str, dict[str, Tensor]]:
+        """Return the entropy of the coupling coefficients, and the lengths of the class capsules."""
+        rules = self.class_capsules.rules
+        votes = self.votes(_pad_batch(images))[: len(images)]
+        c = coupling_coefficients(votes, iterations=rules.iterations, update=rules.update)
+        entropy = torch.special.entr(c).sum(dim=1).mean(dim=1) / math.log(self.classes)
+        return {"classes": {"entropy": entropy, "activations": self.classify(images).scores}}
 
     def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:  # noqa: ARG002
         """Return margin loss plus weighted reconstruction error of each sample (n,); the label masks the decoder.
