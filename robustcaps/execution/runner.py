@@ -29,7 +29,7 @@ PACKAGES = ("robustcaps", "torch", "numpy", "pandas", "pyarrow", "torchattacks",
 """The packages whose versions run.json records."""
 CARD_FIELDS = {
     *("tag", "parameters", "accuracy", "n_test", "interval", "command"),
-    *("data_options", "stop_error", "validation_accuracy"),
+    *("data_options", "stop_error", "validation_accuracy", "routing"),
 }
 """What run.json repeats of a model's card."""
 

@@ -6,7 +6,7 @@ import datetime as dt
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import safetensors.torch
 import torch
@@ -69,6 +69,17 @@ class TrainingSettings(TrainingOptions, ModelDescription):
             raise UserError(f"{where}: {first_problem(error)}") from error
 
 
+class RoutingVitals(BaseModel):
+    """Whether a capsule network's routing is alive, measured on test samples: see `introspection.vitals`."""
+
+    status: Literal["alive", "soft", "inert"]
+    n: PositiveInt
+    layers: dict[str, dict[str, float]]
+    """By layer: normalised assignment entropy, sigma over the floor, share of dead capsules."""
+    changed: dict[str, Fraction]
+    """By intervention: the share of predictions that it changes."""
+
+
 class ModelCard(TrainingSettings):
     """The training settings of a weights file, its accuracy and its origin."""
 
@@ -83,6 +94,8 @@ class ModelCard(TrainingSettings):
     """Description of the validation samples."""
     robust_accuracy: Fraction | None = None
     """After adversarial training: on the first 1,000 test samples, under PGD with 20 steps at `adversary_eps`."""
+    routing: RoutingVitals | None = None
+    """The vital signs of routing, of capsule networks."""
     seconds: NonNegativeFloat
     command: str
     """The command that reproduces the training."""

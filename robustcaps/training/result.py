@@ -10,10 +10,13 @@ from typing import Any
 
 import torch
 
+from robustcaps.capsules.interventions import UNIFORM
 from robustcaps.data.base import Data
+from robustcaps.introspection.vitals import summarise_routing
 from robustcaps.models.base import Classifier
 from robustcaps.models.cards import (
     ModelCard,
+    RoutingVitals,
     TrainingSettings,
     card_path,
     load_tensors,
@@ -30,6 +33,9 @@ from robustcaps.training.targets import objects_per_image, training_targets
 from robustcaps.utils.files import write_atomically
 from robustcaps.utils.statistics import wilson
 from robustcaps.utils.versions import package_versions
+
+VITALS_SAMPLES = 100
+"""Number of test samples, the first ones, that the vital signs of routing are measured on."""
 
 
 def finish(
@@ -51,6 +57,7 @@ def finish(
         validation_accuracy=get_number(log[-1], "validation_accuracy"),
         validation=validation,
         robust_accuracy=_robust_accuracy(run, model, test),
+        routing=_measure_routing(run, model, test),
         seconds=round(sum(get_number(row, "seconds") or 0 for row in log), 1),
         command=command,
         versions=package_versions(("robustcaps", "torch")),
@@ -61,6 +68,17 @@ def finish(
     write_atomically(card_path(run.weights), card.model_dump_json(indent=2) + "\n")
     run.checkpoint.unlink()
     return card
+
+
+def _measure_routing(run: TrainingRun, model: Classifier, test: Data) -> RoutingVitals | None:
+    """Return the vital signs of routing on the first test samples; warn if it is inert."""
+    vitals = summarise_routing(model, test.first(VITALS_SAMPLES))
+    if vitals is not None and vitals.status == "inert":
+        share = vitals.changed[UNIFORM.name]
+        run.progress.warn(
+            f"the routing of {run.settings.stem} is inert: uniform assignments change {share:.1%} of the predictions."
+        )
+    return vitals
 
 
 def training_command(settings: TrainingSettings, options: Iterable[str], precision: Precision) -> str:

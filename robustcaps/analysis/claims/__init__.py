@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
 
 import pandas as pd
 
@@ -44,7 +44,18 @@ def _judgements(claim: Claim, suites: Mapping[str, Results]) -> Iterator[dict[st
             raise UserError(f"{where}: a table of an older version ({error}). Run {claim.suite} again.") from error
         if judgement:
             names = {"paper": claim.paper.cite(data), "claim": claim.words, "data": data}
-            yield {**names, **judgement._asdict(), "suite": claim.suite}
+            evidence = judgement.evidence + _routing_note(judgement.evidence, results.models, data)
+            yield {**names, "finding": judgement.finding, "evidence": evidence, "suite": claim.suite}
+
+
+def _routing_note(evidence: str, models: Sequence[Mapping[str, Any]], data: str) -> str:
+    """Return whether the routing of the capsule networks in some evidence is alive, as far as the run recorded it."""
+    states = {
+        model["label"]: model["routing"]["status"]
+        for model in models
+        if model.get("routing") and model["data"] == data and model["label"] in evidence
+    }
+    return "".join(f"; routing of {label}: {status}" for label, status in states.items())
 
 
 class ClaimSummary(NamedTuple):

@@ -18,7 +18,8 @@ MAX_ATTACK_COLUMNS = 4
 def tabulate_models(models: Sequence[Mapping[str, Any]], summary: pd.DataFrame) -> pd.DataFrame:
     """Return a line per model: `models` are the records of their cards (run.json), `summary` is the run's table.
 
-    Errors are in %, accuracies under untargeted attacks shares; published_error is empty where no paper has the row.
+    Errors are in %, accuracies under untargeted attacks shares; published_error is empty where no paper has the row,
+    routing says whether a capsule network's routing is alive.
     Of many attacks, their worst case stands for all.
     """
     untargeted = summary[summary["goal"] == "untargeted"]
@@ -38,6 +39,7 @@ def tabulate_models(models: Sequence[Mapping[str, Any]], summary: pd.DataFrame) 
                 "error_low": 100 * (1 - high),
                 "error_high": 100 * (1 - low),
                 "published_error": published_error(model["name"], model["options"], model.get("dataset", "toys")),
+                "routing": (model.get("routing") or {}).get("status", ""),
                 "n_attacked": own["n"].max(),
                 **{f"{line.attack} {line.norm} {line.eps:g}": line.accuracy for line in own.itertuples() if line.eps},
             }
@@ -48,7 +50,7 @@ def tabulate_models(models: Sequence[Mapping[str, Any]], summary: pd.DataFrame) 
 def model_grids(table: pd.DataFrame) -> list[Grid]:
     """Return the table of models for readers, in %."""
     attacks = list(table.columns[table.columns.get_loc("n_attacked") + 1 :])  # type: ignore[operator]
-    columns = ["data", "model", "parameters", "test error % (Wilson 95 %)", "published %", *attacks]
+    columns = ["data", "model", "parameters", "test error % (Wilson 95 %)", "published %", "routing", *attacks]
     rows = [
         [
             line["data"],
@@ -56,6 +58,7 @@ def model_grids(table: pd.DataFrame) -> list[Grid]:
             f"{line['parameters']:,}",
             f"{line['error']:.1f} ({line['error_low']:.1f}-{line['error_high']:.1f})",
             number(line["published_error"], ".1f"),
+            "" if pd.isna(line["routing"]) else line["routing"],
             *(percent(line, name).text for name in attacks),
         ]
         for line in table.to_dict("records")

@@ -5,3 +5,4 @@ from robustcaps.diagnostics.kinds import gradients as gradients
 from robustcaps.diagnostics.kinds import detection as detection
 from robustcaps.diagnostics.kinds import overlap as overlap
 from robustcaps.diagnostics.kinds import viewpoints as viewpoints
+from robustcaps.diagnostics.kinds import routing as routing

@@ -1,0 +1,192 @@
+"""Routing vitals: how sharp the assignments are, and whether predictions depend on the routing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from robustcaps.diagnostics.kinds.base import DiagnosticKind, KindTable, ModelRecords, Tables, diagnostic_kind
+from robustcaps.introspection.routing_status import (
+    ALIVE_CHANGES,
+    INERT_CHANGES,
+    MAX_CLASS_ENTROPY,
+    MAX_ENTROPY,
+    routing_status,
+)
+from robustcaps.utils.grid import Grid, GridCell, Tone, make_grid, number, percent
+from robustcaps.utils.statistics import wilson
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KEYS = ["suite", "data", "model", "diagnostic"]
+NETWORK, UNIFORM = "network", "uniform assignments"
+MIN_MODELS_TO_COMPARE = 3
+"""With so many attacked networks, accuracy is drawn against the sharpness of their routing."""
+TONES: dict[str, Tone] = {"alive": "good", "soft": "warning", "inert": "bad"}
+NOTE = (
+    "Entropy: of a child's assignments over competing parents, normalised (1: uniform, 0: one parent). Sigma: mean, "
+    "over the square root of the variance floor (1: the floor alone). Dead: share of capsule types that are never "
+    f"active. Alive: entropy at most {MAX_ENTROPY:g} ({MAX_CLASS_ENTROPY:g} in the class layer) in every layer, and "
+    f"uniform assignments change at least {100 * ALIVE_CHANGES:.0f} % of the predictions. Inert: they change less "
+    f"than {100 * INERT_CHANGES:.0f} %. Soft: neither."
+)
+
+
+def tabulate_layers(rows: pd.DataFrame, _models: ModelRecords = ()) -> pd.DataFrame:
+    """Return one line per (model, layer): entropy, sigma, dead capsules, and whether the network's routing is alive."""
+    layers = rows[rows["layer"] != NETWORK]
+    columns = {name: (name, "mean") for name in ("entropy", "sigma_ratio", "dead") if name in layers}
+    table = layers.groupby([*KEYS, "layer"], sort=False).agg(n=("index", "nunique"), **columns).reset_index()
+    uniform = rows[rows["intervention"] == UNIFORM].groupby(KEYS, sort=False)["changed"].mean()
+    changes = {key: float(share) for key, share in uniform.items()}
+    status = {
+        key: routing_status(dict(zip(part["layer"], part["entropy"], strict=True)), changes[key])
+        for key, part in table.groupby(KEYS, sort=False)
+    }
+    keys = list(table[KEYS].itertuples(index=False, name=None))
+    return table.assign(uniform_changes=[changes[key] for key in keys], status=[status[key] for key in keys])
+
+
+def tabulate_interventions(rows: pd.DataFrame, _models: ModelRecords = ()) -> pd.DataFrame:
+    """Return one line per (model, intervention): the share of predictions it changes, and the accuracy with it."""
+    chosen = rows[rows["layer"] == NETWORK].astype({"right": bool, "changed": bool})
+    table = chosen.groupby([*KEYS, "intervention"], sort=False).agg(
+        n=("index", "nunique"), changed=("changed", "mean"), accuracy=("right", "mean")
+    )
+    for share in ("changed", "accuracy"):
+        table[f"{share}_low"], table[f"{share}_high"] = wilson(table[share] * table["n"], table["n"])
+    shares = [f"{share}{end}" for share in ("changed", "accuracy") for end in ("", "_low", "_high")]
+    return table.reset_index()[[*KEYS, "intervention", "n", *shares]]
+
+
+def layer_grids(table: pd.DataFrame) -> list[Grid]:
+    """Return the layers for readers."""
+    columns = ["data", "model", "layer", "n", "entropy", "sigma / floor", "dead %", "routing"]
+    rows = [
+        [
+            *(str(line[name]) for name in ("data", "model", "layer", "n")),
+            f"{line['entropy']:.2f}",
+            number(line.get("sigma_ratio"), ".2f"),
+            number(100 * line["dead"], ".0f"),
+            GridCell(line["status"], tone=TONES[line["status"]]),
+        ]
+        for line in table.to_dict("records")
+    ]
+    return [make_grid(columns, rows, title="Is the routing alive?", numeric=columns[3:7])]
+
+
+def intervention_grids(table: pd.DataFrame) -> list[Grid]:
+    """Return the interventions for readers."""
+    columns = ["data", "model", "intervention", "n", "predictions changed %", "accuracy %"]
+    rows = [
+        [
+            *(str(line[name]) for name in ("data", "model", "intervention", "n")),
+            *(percent(line, share) for share in ("changed", "accuracy")),
+        ]
+        for line in table.to_dict("records")
+    ]
+    return [make_grid(columns, rows, numeric=columns[3:])]
+
+
+def draw_routing(layers: pd.DataFrame, interventions: pd.DataFrame) -> Figure:
+    """Draw the entropy by layer and the changed predictions by intervention: two panels per dataset."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    from robustcaps.utils.figure_style import model_colours, white_grid
+
+    datasets, colours = list(layers["data"].unique()), model_colours(layers)
+    with white_grid():
+        figure = Figure(figsize=(11.0, 0.8 + 3.2 * len(datasets)), layout="constrained")
+        axes = figure.subplots(len(datasets), 2, squeeze=False)
+        for (left, right), data in zip(axes, datasets, strict=True):
+            _draw_bars(left, layers[layers["data"] == data], "layer", "entropy", colours)
+            chosen = interventions[(interventions["data"] == data) & (interventions["intervention"] != "none")]
+            _draw_bars(right, chosen, "intervention", "changed", colours)
+            left.set_ylabel("assignment entropy (1: uniform)")
+            right.set_ylabel("share of predictions changed")
+            left.set_title(str(data))
+            right.set_title(f"{data}: routing partly switched off")
+        figure.suptitle(f"Is the routing alive? (n = {layers['n'].max()}; bars: Wilson 95 %)")
+        handles = [Patch(color=colour, label=model) for model, colour in colours.items()]
+        figure.legend(handles=handles, loc="outside right center", frameon=False)
+    return figure
+
+
+def _draw_bars(axis: Axes, table: pd.DataFrame, by: str, value: str, colours: dict[Any, Any]) -> None:
+    """Draw a group of bars per layer or intervention, a bar per model."""
+    groups, models = list(table[by].unique()), list(table["model"].unique())
+    width = 0.8 / len(models)
+    for place, model in enumerate(models):
+        lines = table[table["model"] == model]
+        at = [groups.index(group) + (place + 0.5) * width - 0.4 for group in lines[by]]
+        ends = None
+        if f"{value}_low" in lines:
+            ends = [lines[value] - lines[f"{value}_low"], lines[f"{value}_high"] - lines[value]]
+        axis.bar(at, lines[value], width, yerr=ends, color=colours[model], ecolor="0.25", capsize=2)
+    axis.set_xticks(range(len(groups)), groups)
+    axis.set_ylim(0, 1.02)
+    axis.grid(visible=False, axis="x")
+
+
+def tabulate_sharpness(layers: pd.DataFrame, attacked: pd.DataFrame) -> pd.DataFrame:
+    """Return the accuracy under every untargeted attack beside the mean entropy of a model's layers."""
+    sharpness = layers.groupby(["suite", "data", "model"], sort=False)["entropy"].mean().reset_index()
+    return attacked[attacked["goal"] == "untargeted"].merge(sharpness, on=["suite", "data", "model"])
+
+
+def draw_sharpness(table: pd.DataFrame) -> Figure:
+    """Draw accuracy against the entropy of the assignments: a panel per attack, a line per eps."""
+    from matplotlib.lines import Line2D
+
+    from robustcaps.utils.figure_style import colours_of, panel_grid, white_grid
+
+    panels = list(table.groupby(["data", "attack", "norm"], sort=False))
+    colours = colours_of(sorted(table["eps"].unique()))
+    with white_grid():
+        figure, axes = panel_grid(len(panels), columns=4, width=3.1, height=2.9)
+        for axis, ((data, attack, norm), panel) in zip(axes, panels, strict=True):
+            for eps, part in panel.groupby("eps"):
+                lines = part.sort_values("entropy")
+                axis.plot(lines["entropy"], lines["accuracy"], marker="o", markersize=4, color=colours[eps])
+                ends = (lines["accuracy_low"], lines["accuracy_high"])
+                axis.fill_between(lines["entropy"], *ends, color=colours[eps], alpha=0.12, linewidth=0)
+            axis.set_title(f"{data}, {attack} ({norm})", fontsize=9)
+            axis.set_xlabel("mean assignment entropy")
+            axis.set_ylim(-0.02, 1.02)
+            axis.invert_xaxis()
+        axes[0].set_ylabel("accuracy")
+        figure.suptitle("Accuracy against the sharpness of routing (sharper to the right; bands: Wilson 95 %)")
+        handles = [Line2D([], [], color=colour, linewidth=3, label=f"eps {eps:g}") for eps, colour in colours.items()]
+        figure.legend(handles=handles, loc="outside right center", frameon=False)
+    return figure
+
+
+def draw(_rows: pd.DataFrame, tables: Tables) -> Iterator[tuple[str, Figure]]:
+    """Yield the figure of the vital signs, and, of several attacked networks, of accuracy against sharpness."""
+    layers = tables["routing"]
+    yield "routing", draw_routing(layers, tables["routing_interventions"])
+    if not tables["table"].empty:
+        sharpness = tabulate_sharpness(layers, tables["table"])
+        if sharpness["model"].nunique() >= MIN_MODELS_TO_COMPARE:
+            yield "sharpness", draw_sharpness(sharpness)
+
+
+ROUTING = diagnostic_kind(
+    DiagnosticKind(
+        name="routing",
+        measure="robustcaps.introspection.vitals:measure_routing",
+        tables=(
+            KindTable("routing", tabulate_layers, layer_grids),
+            KindTable("routing_interventions", tabulate_interventions, intervention_grids),
+        ),
+        title="Is the routing alive?",
+        note=NOTE,
+        draw=draw,
+        passes=60.0,  # by the definition in PyTorch, sample by sample
+    )
+)
