@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from robustcaps.cli.commands import attack, data, diagnose, inspect, listing, new, results, run, train
+from robustcaps.cli.commands import attack, data, diagnose, import_weights, inspect, listing, new, results, run, train
 from robustcaps.errors import PluginFailed, UserError
 
 app = typer.Typer(
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for commands in (run, listing, attack, diagnose, train, inspect, results, data, new):
+for commands in (run, listing, attack, diagnose, train, import_weights, inspect, results, data, new):
     commands.register(app)
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130

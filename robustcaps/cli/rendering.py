@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from robustcaps.analysis.results import Results
     from robustcaps.benchmark import Run
     from robustcaps.execution.execute_cell import Outcome
-    from robustcaps.models.cards import ModelCard
+    from robustcaps.models.cards import ImportedCard, ModelCard
     from robustcaps.suite.estimate import SuiteEstimate
 
 STYLES = {"good": "green", "warning": "yellow", "bad": "red"}
@@ -158,6 +158,16 @@ def show_card(console: Console, card: ModelCard) -> None:
         f"{card.parameters:,} parameters, {card.seconds:.0f} s.",
         soft_wrap=True,
     )
+
+
+def show_imported_card(console: Console, card: ImportedCard) -> None:
+    """Print what was imported, and how accurate it is."""
+    accuracy = f"test accuracy {card.evaluation}"
+    if card.accuracy is not None and card.interval is not None:
+        low, high = card.interval
+        accuracy = f"test accuracy {100 * card.accuracy:.2f} % ({100 * low:.2f} to {100 * high:.2f}, n = {card.n_test})"
+    unused = f" Not used: {', '.join(card.unused)}." if card.unused else ""
+    show_sentences(console, [f"{card.name} on {card.data}: {card.parameters:,} parameters, {accuracy}.{unused}"])
 
 
 def show_estimates(console: Console, source: Path, estimates: Sequence[SuiteEstimate], device: str) -> None:

@@ -11,7 +11,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from robustcaps.data.files import data_folder, digest_of
-from robustcaps.data.sources import DERIVED_FROM, MANUAL_DOWNLOADS, SOURCES, Source
+from robustcaps.data.norb_records import convert_archive, extract_archive
+from robustcaps.data.sources import DERIVED_FROM, MANUAL_DOWNLOADS, MAX_ARCHIVE, RECORD_ARCHIVES, SOURCES, Source
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
 
@@ -50,21 +51,64 @@ def get_data(
     *,
     data_dir: Path | str | None = None,
     mirrors: Sequence[str] = (),
+    unverified: bool = False,
     progress: DownloadProgress | None = None,
 ) -> list[Path]:
-    """Download the official files of a dataset that are missing or invalid, and return the paths of all of them.
+    """Download the files of a dataset that are missing or invalid.
 
-    `mirrors` replace the official URLs; their files are MIRROR/DATASET/FILE.
+    Args:
+        name: A name from `list_datasets()`.
+        data_dir: Directory that contains the datasets; by default $ROBUSTCAPS_DATA or ./data.
+        mirrors: URLs that replace the official ones; their files are MIRROR/DATASET/FILE.
+        unverified: Where the official files cannot be had, accept an archive of TFRecords with unknown checksums.
+        progress: Receives progress reports.
+
+    Returns:
+        The paths of all files.
     """
     name, sources = _files_of(name)
     for mirror in mirrors:
         if not re.match(r"https?://", mirror):
             raise UserError(f"mirror '{mirror}': must begin with https:// or http://.")
     folder = data_folder(data_dir) / name
+    progress = progress or DownloadProgress()
     paths = []
-    for source in sources:
-        base_urls = [f"{mirror.rstrip('/')}/{name}" for mirror in mirrors] or source.base_urls
-        paths.append(_get(name, source, folder, base_urls, progress or DownloadProgress()))
+    try:
+        for source in sources:
+            base_urls = [f"{mirror.rstrip('/')}/{name}" for mirror in mirrors] or source.base_urls
+            paths.append(_get(name, source, folder, base_urls, progress))
+    except UserError as error:
+        if name not in RECORD_ARCHIVES or mirrors:
+            raise
+        progress.failed(str(error).rstrip("."))
+        return _get_records(name, folder, str(error), unverified=unverified, progress=progress)
+    return paths
+
+
+def _get_records(name: str, folder: Path, official: str, *, unverified: bool, progress: DownloadProgress) -> list[Path]:
+    """Download a dataset's archive of TFRecords and convert it to the official files, which verifies it.
+
+    If the result differs from the official files, the records are kept only if the user accepts them `unverified`.
+    `official` says why those cannot be had.
+    """
+    url = RECORD_ARCHIVES[name]
+    archive = folder / url.rpartition("/")[2]
+    if not archive.exists():
+        part = archive.with_name(f"{archive.name}.part")
+        try:
+            _fetch_whole(url, part, archive.name, MAX_ARCHIVE, progress)
+        except _DownloadError as error:
+            raise UserError(f"{official} The archive {url} cannot be downloaded either: {error}.") from error
+        part.replace(archive)
+        progress.fetched(archive, url)
+    problem = convert_archive(archive, folder, {source.plain_name: source.digest for source in SOURCES[name]})
+    if problem and not unverified:
+        raise UserError(
+            f"dataset '{name}': {archive} cannot be verified: {problem}, so its samples differ or are in another "
+            "order. Nobody published its checksum; to use it nevertheless, run the command again with --unverified."
+        )
+    paths = extract_archive(archive, folder) if problem else [folder / source.plain_name for source in SOURCES[name]]
+    archive.unlink()
     return paths
 
 
@@ -128,23 +172,23 @@ def _find_problem(path: Path, source: Source) -> str:
 def _fetch_verified(url: str, part: Path, source: Source, progress: DownloadProgress) -> None:
     """Download a file and verify it; delete it if it is invalid."""
     resumed = part.exists()
-    _fetch_whole(url, part, source, progress)
+    _fetch_whole(url, part, source.name, source.max_size, progress)
     problem = _find_problem(part, source)
     if problem and resumed:  # its first part may belong to another file
         part.unlink()
-        _fetch_whole(url, part, source, progress)
+        _fetch_whole(url, part, source.name, source.max_size, progress)
         problem = _find_problem(part, source)
     if problem:
         part.unlink()
         raise _DownloadError(f"{problem} (deleted)")
 
 
-def _fetch_whole(url: str, part: Path, source: Source, progress: DownloadProgress) -> None:
+def _fetch_whole(url: str, part: Path, name: str, max_size: int, progress: DownloadProgress) -> None:
     """Download the rest of a file, and resume after interruptions as long as there is progress."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
         before = _size(part)
         try:
-            _fetch_rest(url, part, source, progress)
+            _fetch_rest(url, part, name, max_size, progress)
         except _DownloadError:
             if attempt == MAX_ATTEMPTS or _size(part) <= before:
                 raise
@@ -152,7 +196,7 @@ def _fetch_whole(url: str, part: Path, source: Source, progress: DownloadProgres
             return
 
 
-def _fetch_rest(url: str, part: Path, source: Source, progress: DownloadProgress) -> None:
+def _fetch_rest(url: str, part: Path, name: str, max_size: int, progress: DownloadProgress) -> None:
     """Append the rest of a file, or restart if the server does not support ranges."""
     response = _request(url, _size(part))
     if response is None:
@@ -164,12 +208,12 @@ def _fetch_rest(url: str, part: Path, source: Source, progress: DownloadProgress
                 file.write(chunk)
                 file.flush()
                 done += len(chunk)
-                progress.advanced(source.name, done, total)
-                if done > source.max_size:
+                progress.advanced(name, done, total)
+                if done > max_size:
                     break
-    if done > source.max_size:
+    if done > max_size:
         part.unlink()
-        raise _DownloadError(f"larger than the maximum of {source.max_size} bytes (deleted)")
+        raise _DownloadError(f"larger than the maximum of {max_size} bytes (deleted)")
     if total is not None and done < total:
         raise _DownloadError(f"connection lost after {done} of {total} bytes")
 

@@ -1,9 +1,10 @@
-"""smallNORB (LeCun, Huang & Bottou, CVPR 2004) from its official files, verified by SHA-256."""
+"""smallNORB (LeCun, Huang & Bottou, CVPR 2004) from its official files, verified by SHA-256, or from TFRecords."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from robustcaps.data.base import Data, Progress
 from robustcaps.data.files import Digest, digest_of, find_file
 from robustcaps.data.norb import CODES, DIGESTS_FILE, FILE_NAMES, ROWS, Header, read_header, read_rows
-from robustcaps.data.protocol import CATEGORIES, EYES, INPUT_SIZE, Eyes
+from robustcaps.data.norb_records import RECORD_NAMES, read_blocks, read_samples
+from robustcaps.data.protocol import CATEGORIES, EYES, INPUT_SIZE, Downsampling, Eyes, Pixels
 from robustcaps.data.sources import SOURCES
 from robustcaps.data.viewpoints import Views, prepare_rows, rows_of
 from robustcaps.errors import UserError
@@ -25,6 +27,18 @@ _OFFICIAL = {source.plain_name: source.digest for source in SOURCES["smallnorb"]
 _SOURCE = "the page 'The Small NORB Dataset, V1.0' (Huang & LeCun, New York University)"
 _BLOCK = 500
 """Samples read at a time."""
+
+
+@dataclass(frozen=True)
+class _Split:
+    """The samples of a split, from files of either format."""
+
+    path: Path
+    """The file with categories and info, for error messages."""
+    categories: NDArray[Any]
+    info: NDArray[Any]
+    blocks: Callable[[int], Iterator[Pixels]]
+    """Yields the pixels of the first so many samples."""
 
 
 @DATASETS.register("smallnorb")
@@ -37,16 +51,17 @@ def smallnorb(
     eyes: Eyes = "left",
     crop: bool = True,
     views: Views = "all",
+    downsampling: Downsampling = "mean",
 ) -> Data:
     """Photographs of 50 toy figures of 5 categories in many views and lights, from the official smallNORB files."""
-    files = _checked_files(data_dir / "smallnorb", split)
-    factors = _read_factors(files)
+    samples = _open_split(data_dir / "smallnorb", split)
+    factors = _decode_factors(samples)
     rows = rows_of(factors, views, limit)
     channels = [EYES["both"].index(eye) for eye in EYES[eyes]]
-    blocks = (block[:, channels] for block in read_rows(*files["dat"], int(rows.max()) + 1, _BLOCK))
+    blocks = (block[:, channels] for block in samples.blocks(int(rows.max()) + 1))
     return Data(
-        images=prepare_rows(blocks, rows, crop=crop, progress=progress),
-        labels=torch.from_numpy(_all_rows(files["cat"]).astype(np.int64)[rows]),
+        images=prepare_rows(blocks, rows, crop=crop, progress=progress, downsampling=downsampling),
+        labels=torch.from_numpy(samples.categories.astype(np.int64)[rows]),
         class_names=CATEGORIES,
         name="smallnorb",
         split=split,
@@ -55,12 +70,39 @@ def smallnorb(
     )
 
 
-def _read_factors(files: dict[str, tuple[Path, Header]]) -> pd.DataFrame:
+def _open_split(folder: Path, split: str) -> _Split:
+    """Return the samples of the official files or, only where none of them is there, of TFRecords."""
+    records = folder / RECORD_NAMES[split]
+    official = [folder / f"{FILE_NAMES[split].format(kind)}{end}" for kind in ROWS for end in ("", ".gz")]
+    if records.is_file() and not any(path.exists() for path in official):
+        categories, info = _read_labels(records, records.stat().st_size, records.stat().st_mtime_ns)
+        return _Split(records, categories, info, lambda count: read_blocks(records, count, _BLOCK))
+    files = _checked_files(folder, split)
+    return _Split(
+        files["info"][0],
+        _all_rows(files["cat"]),
+        _all_rows(files["info"]),
+        lambda count: read_rows(*files["dat"], count, _BLOCK),
+    )
+
+
+@functools.cache
+def _read_labels(path: Path, size: int, changed: int) -> tuple[NDArray[Any], NDArray[Any]]:  # noqa: ARG001 - as below
+    """Return categories and info of all records, which are verified; no sample may occur twice."""
+    labels = [(sample.category, *sample.info) for sample in read_samples(path)]
+    if not labels:
+        raise UserError(f"{path}: contains no records.")
+    if len(set(labels)) < len(labels):
+        raise UserError(f"{path}: two records show the same object in the same view and light.")
+    table = np.array(labels)
+    return table[:, 0], table[:, 1:]
+
+
+def _decode_factors(samples: _Split) -> pd.DataFrame:
     """Return the decoded factors of all samples."""
-    info, category = _all_rows(files["info"]), _all_rows(files["cat"])
-    columns = {"category": _decode(files["cat"][0], "category", category, dict(enumerate(CATEGORIES)))}
+    columns = {"category": _decode(samples.path, "category", samples.categories, dict(enumerate(CATEGORIES)))}
     for position, (name, codes) in enumerate(CODES.items()):
-        columns[name] = _decode(files["info"][0], name, info[:, position], codes)
+        columns[name] = _decode(samples.path, name, samples.info[:, position], codes)
     return pd.DataFrame(columns)
 
 

@@ -103,6 +103,10 @@ SOURCES: dict[str, tuple[Source, ...]] = {
     ),
 }
 """Files of each dataset; the toys are built in."""
+RECORD_ARCHIVES = {"smallnorb": "https://storage.googleapis.com/capsule_toronto/smallNORB_data.tar.gz"}
+"""Archives of the same samples as TFRecords, for when the official files cannot be had; their digests are unknown."""
+MAX_ARCHIVE = 1 << 30
+"""Bytes of the largest such archive."""
 DERIVED_FROM = {"multimnist": "mnist"}
 """Datasets that use the files of another."""
 MANUAL_DOWNLOADS = {

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robustcaps.data.base import Progress
-from robustcaps.data.protocol import Pixels, prepare
+from robustcaps.data.protocol import Downsampling, Pixels, prepare
 from robustcaps.errors import UserError
 from robustcaps.options import Views
 
@@ -59,10 +59,18 @@ def rows_of(factors: pd.DataFrame, views: Views, limit: int | None) -> Rows:
     return rows[np.argsort(turn.to_numpy(), kind="stable")][:limit]
 
 
-def prepare_rows(blocks: Iterable[Pixels], rows: Rows, *, crop: bool, progress: Progress | None) -> Tensor:
+def prepare_rows(
+    blocks: Iterable[Pixels],
+    rows: Rows,
+    *,
+    crop: bool,
+    progress: Progress | None,
+    downsampling: Downsampling = "mean",
+) -> Tensor:
     """Return the images of samples, in the order of `rows`, from consecutive blocks of a split."""
     ascending = np.sort(rows)
-    images = prepare(_select_rows(blocks, ascending), len(rows), crop=crop, progress=progress)
+    selected = _select_rows(blocks, ascending)
+    images = prepare(selected, len(rows), crop=crop, progress=progress, downsampling=downsampling)
     return images if np.array_equal(rows, ascending) else images[torch.from_numpy(np.searchsorted(ascending, rows))]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import safetensors.torch
 import torch
@@ -19,6 +20,7 @@ from robustcaps.options import first_problem
 from robustcaps.training_options import TrainingOptions
 from robustcaps.utils.files import write_atomically
 
+CardType = TypeVar("CardType", bound=BaseModel)
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -106,15 +108,57 @@ class ModelCard(TrainingSettings):
     date: dt.date
 
 
+class ImportedCard(ModelDescription):
+    """The origin of weights that were trained elsewhere; their accuracy is known only once it was measured here."""
+
+    source: str
+    """Who trained the weights, and where they were published."""
+    source_digests: dict[str, str]
+    """SHA-256 of the files that were imported."""
+    variables: dict[str, str]
+    """The name in those files of each part of the network."""
+    unused: tuple[str, ...] = ()
+    """Variables of those files that the network does not use."""
+    parameters: PositiveInt
+    accuracy: Fraction | None
+    """On the test split, measured with the stored weights; None if it was not measured."""
+    n_test: PositiveInt | None
+    interval: tuple[Fraction, Fraction] | None
+    """95 % Wilson confidence interval of the accuracy."""
+    evaluation: str
+    """What the accuracy was measured on, or why it was not."""
+    command: str
+    """The command that imported the weights."""
+    versions: dict[str, str]
+    machine: str
+    digest: str
+    """As in `ModelCard`."""
+    date: dt.date
+
+
 def card_path(weights: Path) -> Path:
     """Return the path of the card of a weights file."""
     return weights.with_suffix(".json")
 
 
 def read_card(path: Path) -> ModelCard:
-    """Read a model card; raise `UserError` if it is missing or invalid."""
+    """Read the card of weights that were trained here; raise `UserError` if it is missing or invalid."""
+    return _read_card(ModelCard, path)
+
+
+def read_any_card(path: Path) -> ModelCard | ImportedCard:
+    """Read the card of weights that were trained here or imported."""
     try:
-        return ModelCard.model_validate_json(path.read_bytes())
+        imported = "source_digests" in json.loads(path.read_bytes())
+    except (OSError, ValueError, TypeError):
+        imported = False  # reported below
+    return _read_card(ImportedCard, path) if imported else read_card(path)
+
+
+def _read_card(kind: type[CardType], path: Path) -> CardType:
+    """Read a card of this kind."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path}: cannot read the model card: {error.strerror}.") from error
     except ValidationError as error:

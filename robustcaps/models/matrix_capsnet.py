@@ -113,11 +113,15 @@ def coordinate_offsets(grid: int, size: int) -> Tensor:
 
 
 def released_offsets(grid: int, size: int) -> Tensor:
-    """Return the released offsets (grid*grid, 16): pixels from the centre / 100, in components 0 and 1."""
-    centres = (torch.arange(grid) * STRIDE + (RECEPTIVE_FIELD - size) / 2) / 100
+    """Return the released offsets (grid*grid, 16): centres of receptive fields, in pixels / 100.
+
+    Pixels are numbered from -size // 2. Each of its three convolutions of the coordinates swaps rows and columns, so
+    that the column is in component 0 and the row in component 1.
+    """
+    centres = (torch.arange(grid) * STRIDE + RECEPTIVE_FIELD // 2 + -size // 2) / 100
     offsets = torch.zeros(grid, grid, POSE_SIZE)
-    offsets[..., 0] = centres[:, None]
-    offsets[..., 1] = centres[None, :]
+    offsets[..., 0] = centres[None, :]
+    offsets[..., 1] = centres[:, None]
     return offsets.view(grid * grid, POSE_SIZE)
 
 

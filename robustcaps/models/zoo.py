@@ -9,7 +9,16 @@ from typing import Any
 from torch import nn
 
 from robustcaps.errors import UserError
-from robustcaps.models.cards import ModelCard, card_path, load_tensors, read_card, read_tensors, tensors_digest
+from robustcaps.models.cards import (
+    ImportedCard,
+    ModelCard,
+    card_path,
+    load_tensors,
+    read_any_card,
+    read_card,
+    read_tensors,
+    tensors_digest,
+)
 from robustcaps.options import validate_options
 from robustcaps.registry import MODELS
 from robustcaps.utils.devices import pick_device
@@ -17,6 +26,11 @@ from robustcaps.utils.seeds import seeded
 
 WEIGHTS = Path(__file__).parent / "weights"
 """Directory of shipped weights: <data>/<model>-<tag>.safetensors and .json."""
+IMPORTED_TAGS = {
+    "hinton2018": "Download https://storage.googleapis.com/capsule_toronto/norb_em_checkpoints.tar.gz, unpack it, and "
+    "run 'robustcaps import hinton2018 FOLDER'."
+}
+"""How to obtain weights that others published, by their tag."""
 
 
 def build_model(name: str, *, classes: int, channels: int, size: int, seed: int = 0, **options: Any) -> nn.Module:
@@ -52,7 +66,7 @@ def load_model(
     Args:
         name: A registered model, optionally with the tag of its weights: "cnn:b"; by default the first tag.
         data: The dataset that the shipped weights were trained on.
-        weights: A file written by `train`, instead of shipped weights.
+        weights: A file written by `train` or `import`, instead of shipped weights.
         device: "auto", "cpu", "cuda" or "mps".
         **options: Options of the model; they override those of the training.
 
@@ -67,8 +81,10 @@ def load_model(
 
 def load_weights(path: Path, *, model: str = "", tag: str = "", **options: Any) -> nn.Module:
     """Return the model that a file and its card describe, in eval mode; refuse it unless `model` and `tag` match."""
+    if tag in IMPORTED_TAGS and not path.exists():
+        raise UserError(f"{path}: no such file. {IMPORTED_TAGS[tag]}")
     tensors = read_tensors(path)
-    card = read_card(card_path(path))
+    card = read_any_card(card_path(path))
     if (model or card.model, tag or card.tag) != (card.model, card.tag):
         expected = f"{model}:{tag}" if tag else model
         raise UserError(f"{path}: weights of a different model: '{card.name}' according to its card, not '{expected}'.")
@@ -81,10 +97,10 @@ def load_weights(path: Path, *, model: str = "", tag: str = "", **options: Any) 
     return network.eval().requires_grad_(requires_grad=False)
 
 
-def trained_card(name: str, *, data: str, weights: Path | str | None) -> ModelCard:
+def trained_card(name: str, *, data: str, weights: Path | str | None) -> ModelCard | ImportedCard:
     """Return the card of the weights that `load_model` loads for the same arguments."""
     model, _, tag = name.partition(":")
-    return read_card(card_path(find_shipped_weights(model, tag, data) if weights is None else Path(weights)))
+    return read_any_card(card_path(find_shipped_weights(model, tag, data) if weights is None else Path(weights)))
 
 
 def trained_options(name: str, *, data: str, weights: Path | str | None, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,13 +25,20 @@ def get(
         list[str] | None,
         typer.Option(metavar="URL", help="Download URL/DATASET/FILE instead; repeatable, tried in turn."),
     ] = None,
+    unverified: Annotated[
+        bool,
+        typer.Option(
+            "--unverified",
+            help="smallnorb: accept TFRecords of unknown checksum if the official files are unavailable.",
+        ),
+    ] = False,
 ) -> None:
     """Download the official files of a dataset, checked by SHA-256; the same command resumes a download."""
     from robustcaps.cli.progress import DownloadBars
     from robustcaps.data.download import get_data
 
     with DownloadBars(console) as bars:
-        files = get_data(name, data_dir=data_dir, mirrors=mirror or (), progress=bars)
+        files = get_data(name, data_dir=data_dir, mirrors=mirror or (), unverified=unverified, progress=bars)
     if not files:
         console.print(f"{name} is built in: there is nothing to download.", highlight=False)
 
