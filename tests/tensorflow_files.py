@@ -62,7 +62,9 @@ def table(pairs: Sequence[tuple[bytes, bytes]], *, per_block: int = 3) -> bytes:
         handles.append((some[-1][0], varint(len(content)) + varint(len(packed) - 5)))
         content += packed
     index, filters = block(handles), block([])
-    footer = varint(len(content) + len(index)) + varint(len(filters) - 5) + varint(len(content)) + varint(len(index) - 5)
+    footer = (
+        varint(len(content) + len(index)) + varint(len(filters) - 5) + varint(len(content)) + varint(len(index) - 5)
+    )
     return content + index + filters + footer.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
 
 

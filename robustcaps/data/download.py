@@ -101,7 +101,11 @@ def _get_records(name: str, folder: Path, official: str, *, unverified: bool, pr
             raise UserError(f"{official} The archive {url} cannot be downloaded either: {error}.") from error
         part.replace(archive)
         progress.fetched(archive, url)
-    problem = convert_archive(archive, folder, {source.plain_name: source.digest for source in SOURCES[name]})
+    try:
+        problem = convert_archive(archive, folder, {source.plain_name: source.digest for source in SOURCES[name]})
+    except UserError as error:
+        archive.unlink()
+        raise UserError(f"{error} (deleted)") from error
     if problem and not unverified:
         raise UserError(
             f"dataset '{name}': {archive} cannot be verified: {problem}, so its samples differ or are in another "

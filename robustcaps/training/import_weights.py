@@ -71,31 +71,38 @@ def import_hinton2018(
     measured = _measure(network.model.to(pick_device(device)), test)
     weights = _create_folder(Path(out)) / f"{hinton2018.MODEL}-{TAG}.safetensors"
     write_weights(weights, network.model, half=False)
+    machine = f"{pick_device(device).type}, {torch.get_num_threads()} threads"
+    card = _make_card(opened, network, {"data_options": data_options, "machine": machine, **measured})
+    write_atomically(card_path(weights), card.model_dump_json(indent=2) + "\n")
+    return card
+
+
+def _make_card(
+    checkpoint: TensorFlowCheckpoint, network: hinton2018.ReleasedNetwork, circumstances: dict[str, Any]
+) -> ImportedCard:
+    """Return the card in the form in which JSON restores it (tuples become lists)."""
     card = ImportedCard(
         model=hinton2018.MODEL,
         options=model_options(hinton2018.MODEL, network.options),
         tag=TAG,
         data=DATA,
-        data_options=data_options,
         data_digest="unknown",
         classes=network.classes,
         channels=network.channels,
         size=hinton2018.SIZE,
         class_names=CATEGORIES,
         source=SOURCE,
-        source_digests={path.name: digest_of(path, packed=False).sha256 for path in _files_of(opened)},
+        source_digests={path.name: digest_of(path, packed=False).sha256 for path in _files_of(checkpoint)},
         variables=network.variables,
         unused=network.unused,
         parameters=sum(parameter.numel() for parameter in network.model.parameters()),
-        **measured,
-        command=shlex.join(["robustcaps", "import", TAG, opened.prefix.name]),
+        command=shlex.join(["robustcaps", "import", TAG, checkpoint.prefix.name]),
         versions=package_versions(("robustcaps", "torch")),
-        machine=f"{pick_device(device).type}, {torch.get_num_threads()} threads",
         digest=tensors_digest(network.model.state_dict()),
         date=dt.datetime.now(tz=dt.UTC).date(),
+        **circumstances,
     )
-    write_atomically(card_path(weights), card.model_dump_json(indent=2) + "\n")
-    return card
+    return ImportedCard.model_validate_json(card.model_dump_json())
 
 
 def _load_test_split(

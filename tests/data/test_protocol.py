@@ -40,3 +40,10 @@ def test_prepare_joins_blocks_and_tells_progress() -> None:
     images = prepare(blocks, 5, crop=True, progress=lambda done, total: told.append((done, total)))
     assert torch.equal(images, shrink(np.concatenate(blocks), crop=True))
     assert told == [(3, 5), (5, 5)]
+
+
+def test_nearest_keeps_every_other_pixel() -> None:
+    pixels = np.arange(96 * 96, dtype=np.uint32).astype(np.uint8).reshape(1, 1, 96, 96)
+    images = shrink(pixels, crop=False, downsampling="nearest")
+    assert images.dtype == torch.float32
+    assert torch.equal(images, torch.from_numpy(pixels[..., ::2, ::2]).float() / 255)

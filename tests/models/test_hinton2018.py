@@ -130,7 +130,10 @@ def test_other_variables_are_reported(tmp_path):
         ({"capsule2/weights": np.zeros((4, 3, 20), np.float32)}, "class_capsules.weights: .* does not end in"),
         ({"capsule2/weights": np.zeros((9, 4, 20), np.float32)}, "class_capsules.weights: .* does not fit 4 child"),
         ({"convCaps0/weights": np.zeros((2, 5, 5, 4, 12), np.float32)}, "first.weights: .* is not a 3x3 kernel"),
-        ({"convCaps0/gain": np.zeros((7,), np.float32)}, "convCaps0/gain .7. is a variable that the released code does"),
+        (
+            {"convCaps0/gain": np.zeros((7,), np.float32)},
+            "convCaps0/gain .7. is a variable that the released code does",
+        ),
     ],
 )
 def test_another_network_is_refused_with_a_list_of_its_variables(tmp_path, changes, problem):
