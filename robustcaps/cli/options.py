@@ -18,6 +18,10 @@ SuiteFile = Annotated[
 OutFolder = Annotated[Path, typer.Argument(help="The out folder of a run.")]
 ModelName = Annotated[str, typer.Argument(help="A model, e.g. cnn or, with a tag, cnn:b.")]
 DataName = Annotated[str, typer.Option("--data", help="The dataset.")]
+DataSettings = Annotated[
+    list[str] | None,
+    typer.Option("--data-set", metavar="NAME=VALUE", help="Dataset option, e.g. views=familiar-azimuths; repeatable."),
+]
 Split = Annotated[str, typer.Option(help="train or test.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="How many samples to take.")]
 Norm = Annotated[str, typer.Option(help="linf or l2.")]

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+from torch import nn
 
 from robustcaps.attacks.evaluation import evaluate
-from robustcaps.data.base import Progress
+from robustcaps.data.base import Data, Progress
 from robustcaps.diagnostics.verdict import Verdict, diagnose
 from robustcaps.errors import PluginFailed, UserError
 from robustcaps.execution.execute_cell import explain
 from robustcaps.registry import ATTACKS
+from robustcaps.suite.plan import check_fit
 from robustcaps.suite.resolve import Resolver, RuntimeConfig
 from robustcaps.suite.spec import AttackSpec, DataSpec, ModelSpec
 
@@ -31,7 +33,7 @@ def attack_model(
     """Return the rows of one attack on one model; what a plugin raises is named with its file and line."""
     resolver = Resolver(config)
     attack = resolver.attack(attack_spec)
-    model, data = resolver.model(model_spec, data_spec), resolver.data(data_spec, loading)
+    model, data = _load_both(resolver, model_spec, data_spec, loading)
     options: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "model_name": model_spec.use, "suite": "attack"}
     try:
         return evaluate(model, data, attack, **options, progress=progress)
@@ -54,5 +56,17 @@ def diagnose_model(
 ) -> Verdict:
     """Return the verdict on one model; `options` are those of `diagnose`."""
     resolver = Resolver(config)
-    model, data = resolver.model(model_spec, data_spec), resolver.data(data_spec, loading)
+    model, data = _load_both(resolver, model_spec, data_spec, loading)
     return diagnose(model, data, eps, checks=checks, progress=progress, **options)
+
+
+def _load_both(
+    resolver: Resolver, model_spec: ModelSpec, data_spec: DataSpec, loading: Progress | None
+) -> tuple[nn.Module, Data]:
+    """Return the model and the data, which must fit each other."""
+    model, data = resolver.model(model_spec, data_spec), resolver.data(data_spec, loading)
+    try:
+        check_fit(model, data)
+    except UserError as error:
+        raise UserError(f"model '{model_spec.use}': {error}") from error
+    return model, data

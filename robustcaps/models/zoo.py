@@ -121,6 +121,10 @@ def find_shipped_weights(model: str, tag: str, data: str) -> Path:
     for card in cards:
         if (card.model, card.data) == (model, data) and tag in ("", card.tag):
             return WEIGHTS / data / f"{card.stem}.safetensors"
+    if tag in IMPORTED_TAGS:
+        raise UserError(
+            f"model '{model}:{tag}' is not shipped. {IMPORTED_TAGS[tag]} Then set weights (--weights FILE)."
+        )
     available = ", ".join(f"{card.name} ({card.data})" for card in cards) or "none"
     name = f"{model}:{tag}" if tag else model
     raise UserError(

@@ -70,7 +70,7 @@ def _cells_of_data(suite: Suite, resolver: Resolver, data_spec: DataSpec, data: 
             continue
         with _place(f"{source}: models[{m}]"):
             model = resolver.model(model_spec, data_spec)
-            _check_fit(model, data)
+            check_fit(model, data)
             pair = _Pair(suite, resolver, model_spec, data_spec, data, _model_settings(model_spec, data_spec, model))
         for a, attack_spec in enumerate(suite.attacks):
             with _place(f"{source}: attacks[{a}]"):
@@ -196,7 +196,7 @@ def _searches(rows: int, attack: Attack) -> int:
     return rows // len(attack.budgets) if attack.minimises_norm else rows
 
 
-def _check_fit(model: nn.Module, data: Data) -> None:
+def check_fit(model: nn.Module, data: Data) -> None:
     """Refuse a zoo model on images that it was not built for, before anything is run."""
     if isinstance(model, Classifier):
         size = data.images.shape[-1]

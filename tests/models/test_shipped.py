@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import robustcaps as rc
-from robustcaps.models.zoo import WEIGHTS, find_shipped_weights, shipped_cards
+from robustcaps.models.zoo import IMPORTED_TAGS, WEIGHTS, find_shipped_weights, shipped_cards
 from robustcaps.suite.spec import load_collection, load_suite, meant_for
 from robustcaps.utils.statistics import wilson
 
@@ -90,13 +90,21 @@ def test_every_benchmark_is_valid(cli, suite):
 
 
 @pytest.mark.parametrize("suite", sorted(BENCHMARKS.glob("*.toml")), ids=lambda path: path.name)
-def test_every_model_of_a_benchmark_is_shipped_or_trained_there(suite):
+def test_every_model_of_a_benchmark_is_shipped_or_trained_there_or_can_be_imported(suite):
     for part in load_collection(suite).suites:
         loaded = load_suite(part)
         for model in (model for model in loaded.models if model.train is None):
+            name, _, tag = model.use.partition(":")
+            if model.weights is not None:
+                assert tag in IMPORTED_TAGS and model.weights.stem == f"{name}-{tag}"
+                continue
             for data in (data for data in loaded.data if meant_for(model.data, data)):
-                name, _, tag = model.use.partition(":")
                 assert find_shipped_weights(name, tag, data.use).is_file()
+
+
+def test_what_needs_downloads_is_not_part_of_the_full_benchmark():
+    suites = load_collection(BENCHMARKS / "full.toml").suites
+    assert not any(model.weights for suite in suites for model in load_suite(suite).models)
 
 
 def test_check_refuses_images_that_a_model_was_not_built_for(cli, tmp_path):

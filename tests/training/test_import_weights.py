@@ -96,6 +96,11 @@ eps = [0.1]
     assert "| not measured | 1.8 |" in (tmp_path / "run" / "models.md").read_text()
 
 
+def test_without_a_file_the_error_says_how_to_get_one():
+    with pytest.raises(UserError, match=r"is not shipped\. Download https://.* Then set weights \(--weights FILE\)"):
+        rc.load_model("matrix-capsnet:hinton2018", data="smallnorb")
+
+
 def test_a_card_with_a_mistake_is_named(tmp_path, checkpoint):
     import_hinton2018(checkpoint, out=tmp_path, data_dir=tmp_path / "nowhere")
     path = tmp_path / f"{NAME}.json"

@@ -12,6 +12,7 @@ from robustcaps.cli.options import (
     Compiled,
     DataDir,
     DataName,
+    DataSettings,
     Device,
     Limit,
     ModelName,
@@ -45,6 +46,7 @@ def attack(
     use: Annotated[str, typer.Argument(metavar="ATTACK", help="An attack, e.g. fgsm, bim, pgd.")],
     eps: Annotated[str, typer.Option(help="One eps or several, e.g. 0.05,0.1.")] = "0.01,0.02,0.05,0.1",
     data: DataName = "toys",
+    data_set: DataSettings = None,
     split: Split = "test",
     limit: Limit = 200,
     norm: Norm = "linf",
@@ -75,7 +77,8 @@ def attack(
     check_folder_of(rows, "--rows")
     budget = {"eps": eps_list(eps), "norm": norm, "unit": unit, "goal": goal, "target": class_word(target)}
     attack_spec = parse_spec(AttackSpec, {"use": use, **budget, **assignments(settings)})
-    data_spec = parse_spec(DataSpec, {"use": data, "split": split, "limit": limit})
+    data_options = assignments(data_set, "--data-set")
+    data_spec = parse_spec(DataSpec, {"use": data, "split": split, "limit": limit, **data_options})
     model_spec = parse_spec(ModelSpec, {"use": model, "weights": weights, "untrained": untrained})
     config = RuntimeConfig(data_dir, device, tuple(plugin or ()), Precision(compile=compiled, autocast=autocast))
     with RunBars(console) as bars:

@@ -10,6 +10,7 @@ import typer
 from robustcaps.cli.options import (
     DataDir,
     DataName,
+    DataSettings,
     Device,
     Limit,
     ModelName,
@@ -22,6 +23,7 @@ from robustcaps.cli.options import (
     console,
     examples,
 )
+from robustcaps.cli.parsing import assignments
 from robustcaps.options import MAX_SEED
 
 
@@ -39,6 +41,7 @@ def diagnose(
     model: ModelName,
     eps: Annotated[float, typer.Option(help="Largest perturbation of the attacks.")] = 0.1,
     data: DataName = "toys",
+    data_set: DataSettings = None,
     split: Split = "test",
     limit: Limit = 200,
     norm: Norm = "linf",
@@ -63,7 +66,8 @@ def diagnose(
     from robustcaps.suite.spec import DataSpec, ModelSpec, parse_spec
 
     check_folder_of(csv, "--csv")
-    data_spec = parse_spec(DataSpec, {"use": data, "split": split, "limit": limit})
+    data_options = assignments(data_set, "--data-set")
+    data_spec = parse_spec(DataSpec, {"use": data, "split": split, "limit": limit, **data_options})
     model_spec = parse_spec(ModelSpec, {"use": model, "weights": weights, "untrained": untrained})
     config = RuntimeConfig(data_dir, device, tuple(plugin or ()))
     attacked: dict[str, Any] = {"norm": norm, "loss": loss, "steps": steps, "seed": seed}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from robustcaps.cli.options import DataDir, Device, Limit, console, examples
+from robustcaps.cli.options import DataDir, Device, console, examples
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +23,9 @@ def hinton2018(
         Path, typer.Argument(help="TensorFlow checkpoint: its prefix, its .index file or its folder.")
     ],
     out: Annotated[Path, typer.Option(help="Output folder.")] = Path("runs/hinton2018"),
-    limit: Limit = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Measure the accuracy on this many test samples.", show_default="all")
+    ] = None,
     device: Device = "auto",
     data_dir: DataDir = None,
 ) -> None:

@@ -12,6 +12,7 @@ from robustcaps.cli.options import (
     Autocast,
     Compiled,
     DataDir,
+    DataSettings,
     Device,
     Plugins,
     Settings,
@@ -38,10 +39,7 @@ def register(app: typer.Typer) -> None:
 def train(
     model: Annotated[str, typer.Argument(help="A registered model, e.g. cnn.")],
     data: Annotated[str, typer.Option(help="Dataset to train on.")] = "toys",
-    data_set: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Dataset option, e.g. views=familiar-azimuths; repeatable."),
-    ] = None,
+    data_set: DataSettings = None,
     out: Annotated[Path | None, typer.Option(help="Output folder.", show_default="runs/<data>-<model>-<tag>")] = None,
     tag: Annotated[str, typer.Option(help="Distinguishes weights of the same model: 'cnn:b' has tag b.")] = "a",
     resume: Annotated[bool, typer.Option(help="Resume an interrupted training.")] = True,
