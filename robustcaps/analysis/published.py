@@ -99,8 +99,7 @@ def published_error(model: str, options: Mapping[str, Any], data: str = SOURCE_D
     if model == "cnn":
         return _CNN_ERROR
     rows = ("iterations", "poses", "coordinates", "loss", "activation")
-    if options.get("competition") not in ("field", None) or options.get("variant", "paper") != "paper":
-        return None
-    if not all(name in options for name in rows):
+    usual = {"paper": ("field", None), "released": ("type", None)}[options.get("variant", "paper")]
+    if options.get("competition") not in usual or not all(name in options for name in rows):
         return None
     return _ERRORS.get(tuple(options[name] for name in rows))

@@ -63,8 +63,8 @@ def test_primary_activations_have_a_fixed_bias():
 
 def test_coordinates_are_pixels_from_the_centre_in_components_0_and_1():
     offsets = released_offsets(4, 32).view(4, 4, 16)
-    torch.testing.assert_close(offsets[0, :, 0], torch.full((4,), (8.5 - 16) / 100))
-    torch.testing.assert_close(offsets[0, :, 1], (torch.arange(4) * 4 + 8.5 - 16) / 100)
+    torch.testing.assert_close(offsets[0, :, 0], (torch.arange(4) * 4 + 8 - 16) / 100)  # the column
+    torch.testing.assert_close(offsets[0, :, 1], torch.full((4,), (8 - 16) / 100))  # the row
     assert (offsets[..., 2:] == 0).all()
 
 

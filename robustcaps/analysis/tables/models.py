@@ -20,9 +20,8 @@ def tabulate_models(models: Sequence[Mapping[str, Any]], summary: pd.DataFrame) 
     """Return a line per model: `models` are the records of their cards (run.json), `summary` is the run's table.
 
     Errors are in %, accuracies under untargeted attacks shares; published_error is empty where no paper has the row,
-    the error where it was not measured;
-    routing says whether a capsule network's routing is alive.
-    Of many attacks, their worst case stands for all.
+    error where it was not measured; routing says whether a capsule network's routing is alive. Of many
+    attacks, their worst case stands for all.
     """
     untargeted = summary[summary["goal"] == "untargeted"]
     worst = untargeted["attack"] == WORST_CASE
