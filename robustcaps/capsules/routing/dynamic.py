@@ -10,6 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from robustcaps.capsules.routing.competition import log_coupling
+from robustcaps.capsules.routing.connectivity import Wiring
+from robustcaps.capsules.routing.em import Competition
+from robustcaps.capsules.routing.vote_products import vote_agreement, weighted_sum
+
 Update = Literal["increment", "assign"]
 
 TINY = 1e-12
@@ -64,3 +69,25 @@ def coupling_coefficients(votes: Tensor, *, iterations: int, update: Update = "i
 def _average_votes(votes: Tensor, c: Tensor) -> Tensor:
     """Return s_j = sum_i c_ij u_hat_{j|i}."""
     return (c.unsqueeze(2) @ votes).squeeze(2)
+
+
+def dynamic_window_routing(
+    votes: Tensor,
+    wiring: Wiring,
+    *,
+    iterations: int,
+    update: Update = "increment",
+    competition: Competition = "field",
+) -> tuple[Tensor, Tensor]:
+    """Return s_j (n, P, C, H) and c_ij (n, P, C, I) of votes (n, P, C, I, H) for the parents of P windows.
+
+    The iterations of `dynamic_routing`, with the softmax over all parents that compete for a child.
+    """
+    b = votes.new_zeros(votes.shape[:-1])
+    for iteration in range(iterations):
+        c = log_coupling(b, wiring, competition).exp()
+        s = weighted_sum(c, votes)
+        if iteration < iterations - 1:
+            agreement = vote_agreement(votes, squash(s))
+            b = agreement if update == "assign" else b + agreement
+    return s, c
