@@ -25,6 +25,7 @@ from robustcaps.capsules.routing import (
 from robustcaps.errors import UserError
 from robustcaps.models.base import CapsuleClassifier, ClassifierOutput, TrainingRecipe
 from robustcaps.models.normalise import Normalise, build_normaliser
+from robustcaps.models.reconstruction import class_capsules
 from robustcaps.registry import MODELS
 
 Iterations = Annotated[int, Field(ge=1, description="routing iterations")]
@@ -59,11 +60,56 @@ class Architecture:
         return (features - self.primary_kernel) // 2 + 1
 
 
-class VectorCapsNet(CapsuleClassifier):
+class ReconstructingCapsNet(CapsuleClassifier):
+    """Base class of networks that are trained with the margin loss and a decoder of the class capsules."""
+
+    supports_multi_label: ClassVar[bool] = True
+    decoder: nn.Sequential
+    reconstruction: float
+
+    def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:  # noqa: ARG002
+        """Return margin loss plus weighted reconstruction error of each sample (n,); the label masks the decoder.
+
+        Images of several objects have no reconstruction error, which would need an image of each object alone.
+        """
+        if self.reconstruction and labels.ndim > 1:
+            raise UserError("the decoder cannot reconstruct images of several objects; set reconstruction = 0.")
+        output = self.classify(images)
+        loss = margin_loss(output.scores, present_classes(labels, self.classes).to(output.scores))
+        if self.reconstruction and output.poses is not None:
+            error = (self.decode(output.poses, labels) - images).square().sum(dim=(1, 2, 3))
+            loss = loss + self.reconstruction * error
+        return loss
+
+    def decode(self, poses: Tensor, labels: Tensor) -> Tensor:
+        """Return the images in [0,1] that class capsules (n, classes, 16) encode, all but the labels' masked out."""
+        mask = F.one_hot(labels, self.classes).to(poses)
+        pixels: Tensor = self.decoder(pad_batch((poses * mask.unsqueeze(2)).flatten(1)))
+        return pixels[: len(poses)].view(-1, self.channels, self.size, self.size)
+
+    def reconstruct(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return reconstructions of the images from the capsules of the labels, or else of the predicted classes."""
+        output = self.classify(images)
+        poses = class_capsules(output)
+        return self.decode(poses, output.logits.argmax(dim=1) if labels is None else labels)
+
+    def build_decoder(self, widths: tuple[int, int]) -> nn.Sequential:
+        """Return a decoder with hidden layers of these widths."""
+        first, second = widths
+        return nn.Sequential(
+            nn.Linear(self.classes * CLASS_POSE, first),
+            nn.ReLU(),
+            nn.Linear(first, second),
+            nn.ReLU(),
+            nn.Linear(second, self.channels * self.size * self.size),
+            nn.Sigmoid(),
+        )
+
+
+class VectorCapsNet(ReconstructingCapsNet):
     """Convolution, primary capsules, one capsule per class whose length is the class's score, and a decoder."""
 
     recipe: ClassVar[TrainingRecipe] = TrainingRecipe(epochs=15, batch_size=64, lr=3e-3)
-    supports_multi_label: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -100,15 +146,7 @@ class VectorCapsNet(CapsuleClassifier):
             pose=CLASS_POSE,
             rules=rules,
         )
-        first, second = architecture.decoder
-        self.decoder = nn.Sequential(
-            nn.Linear(classes * CLASS_POSE, first),
-            nn.ReLU(),
-            nn.Linear(first, second),
-            nn.ReLU(),
-            nn.Linear(second, channels * size * size),
-            nn.Sigmoid(),
-        )
+        self.decoder = self.build_decoder(architecture.decoder)
 
     def classify(self, images: Tensor) -> ClassifierOutput:
         """Return log |s_k|^2, the lengths |v_k| and the class capsules v."""
@@ -121,7 +159,7 @@ class VectorCapsNet(CapsuleClassifier):
 
     def vote_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return log |v_j| of v_j = squash(mean_i u_hat_{j|i}), with softmax |v_j| / sum_k |v_k|, and `classify`'s."""
-        votes = self.votes(_pad_batch(images))[: len(images)]
+        votes = self.votes(pad_batch(images))[: len(images)]
         rules = self.class_capsules.rules
         s = dynamic_routing(votes.detach(), iterations=rules.iterations, update=rules.update)
         return F.logsigmoid(length_logit(votes.mean(dim=2))), length_logit(s)
@@ -135,49 +173,24 @@ class VectorCapsNet(CapsuleClassifier):
         """Return the logits (n, classes) with changed routing."""
         rules = self.class_capsules.rules
         iterations = 1 if intervention.uniform else intervention.iterations or rules.iterations
-        votes = self.votes(_pad_batch(images))[: len(images)]
+        votes = self.votes(pad_batch(images))[: len(images)]
         return length_logit(dynamic_routing(votes, iterations=iterations, update=rules.update))
 
     def routing_statistics(self, images: Tensor) -> dict[str, dict[str, Tensor]]:
         """Return the entropy of the coupling coefficients, and the lengths of the class capsules."""
         rules = self.class_capsules.rules
-        votes = self.votes(_pad_batch(images))[: len(images)]
+        votes = self.votes(pad_batch(images))[: len(images)]
         c = coupling_coefficients(votes, iterations=rules.iterations, update=rules.update)
         entropy = torch.special.entr(c).sum(dim=1).mean(dim=1) / math.log(self.classes)
         return {"classes": {"entropy": entropy, "activations": self.classify(images).scores}}
 
-    def training_loss(self, images: Tensor, labels: Tensor, progress: float = 1.0) -> Tensor:  # noqa: ARG002
-        """Return margin loss plus weighted reconstruction error of each sample (n,); the label masks the decoder.
-
-        Images of several objects have no reconstruction error, which would need an image of each object alone.
-        """
-        if self.reconstruction and labels.ndim > 1:
-            raise UserError("vector-capsnet: cannot reconstruct images of several objects; set reconstruction = 0.")
-        output = self.classify(images)
-        loss = margin_loss(output.scores, present_classes(labels, self.classes).to(output.scores))
-        if self.reconstruction and output.poses is not None:
-            error = (self.decode(output.poses, labels) - images).square().sum(dim=(1, 2, 3))
-            loss = loss + self.reconstruction * error
-        return loss
-
     def _class_capsules(self, images: Tensor) -> Tensor:
         """Return the class capsules s before squashing."""
-        s: Tensor = self.class_capsules(self.primary(self.stem(_pad_batch(images))))
+        s: Tensor = self.class_capsules(self.primary(self.stem(pad_batch(images))))
         return s[: len(images)]
 
-    def decode(self, poses: Tensor, labels: Tensor) -> Tensor:
-        """Return the images in [0,1] that class capsules (n, classes, 16) encode, all but the labels' masked out."""
-        mask = F.one_hot(labels, self.classes).to(poses)
-        pixels: Tensor = self.decoder(_pad_batch((poses * mask.unsqueeze(2)).flatten(1)))
-        return pixels[: len(poses)].view(-1, self.channels, self.size, self.size)
 
-    def reconstruct(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return reconstructions of the images from the capsules of the labels, or else of the predicted classes."""
-        s = self._class_capsules(images)
-        return self.decode(squash(s), length_logit(s).argmax(dim=1) if labels is None else labels)
-
-
-def _pad_batch(samples: Tensor) -> Tensor:
+def pad_batch(samples: Tensor) -> Tensor:
     """Return the samples, padded with zeros to a multiple of `BATCH_MULTIPLE`."""
     return F.pad(samples, (0, 0) * (samples.ndim - 1) + (0, -len(samples) % BATCH_MULTIPLE))
 
