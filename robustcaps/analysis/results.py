@@ -130,8 +130,8 @@ class Results:
         return _grid_makers()[name](self.tables[name])
 
     def main_grids(self) -> list[Grid]:
-        """Return the summary of the attacks and the first table of every kind of diagnostic, for readers."""
-        names = ["table"] if not self.table.empty else []
+        """Return the summaries of the attacks and the first table of every kind of diagnostic, for readers."""
+        names = [name for name in ("auc", "table") if not self.tables[name].empty]
         names += [kind.tables[0].name for kind, _ in self.kinds()]
         return [grid for name in names for grid in self.grids(name)]
 

@@ -144,4 +144,5 @@ def _model_record(spec: ModelSpec, data: DataSpec) -> dict[str, Any]:
     known = card.model_dump(mode="json", include=CARD_FIELDS)
     options = model_options(card.model, {**card.options, **spec.options})
     names = {"label": spec.label, "data": data.label, "dataset": data.use, "name": card.model}
-    return {**names, "options": options, **known}
+    group = {} if spec.group is None else {"group": spec.group}
+    return {**names, **group, "options": options, **known}

@@ -166,7 +166,10 @@ def _kind_code(kind: str) -> dict[str, Any]:
 
 def _check_filters(suite: Suite, source: str) -> None:
     """Refuse models, attacks and diagnostics that are restricted to something the suite does not have."""
-    labels = {"models": [spec.label for spec in suite.models], "data": [spec.label for spec in suite.data]}
+    labels = {
+        "models": [label for spec in suite.models for label in spec.labels],
+        "data": [spec.label for spec in suite.data],
+    }
     for part in ("models", "attacks", "diagnostics"):
         for position, spec in enumerate(getattr(suite, part)):
             for kind, known in labels.items():

@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -36,6 +37,7 @@ def _as_list(value: object) -> object:
 
 Eps = Annotated[float, BeforeValidator(_finite_number)]
 Sweep = Annotated[list[Eps], Field(min_length=1)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 
 
 class Spec(BaseModel):
@@ -52,6 +54,11 @@ class Spec(BaseModel):
         return self.name or self.use
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The names that select it."""
+        return (self.label,)
+
+    @property
     def options(self) -> dict[str, Any]:
         """The keys that are not fields."""
         return dict(self.model_extra or {})
@@ -62,8 +69,8 @@ Names = Annotated[list[str], Field(min_length=1)] | None
 
 
 def meant_for(names: Names, spec: Spec) -> bool:
-    """Return whether a model or dataset is among the names; without names, all are."""
-    return names is None or spec.label in names
+    """Return whether a model (or its group) or a dataset is among the names; without names, all are."""
+    return names is None or not set(names).isdisjoint(spec.labels)
 
 
 class TrainSpec(TrainingOptions):
@@ -72,6 +79,16 @@ class TrainSpec(TrainingOptions):
     holdout: Holdout = 0
     views: Views | None = None
     """The viewpoints to train on (default: those of the suite's data)."""
+    seeds: Annotated[list[Seed], Field(min_length=2)] | None = None
+    """Train a group of models that differ in nothing but the seed."""
+
+    @model_validator(mode="after")
+    def _has_one_kind_of_seed(self) -> Self:
+        if self.seeds is not None and "seed" in self.model_fields_set:
+            raise ValueError("'seed' and 'seeds' are mutually exclusive")
+        if self.seeds is not None and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("a seed is repeated in 'seeds'")
+        return self
 
 
 class ModelSpec(Spec):
@@ -86,6 +103,28 @@ class ModelSpec(Spec):
     """Allow a network with random weights; without it, a model that nobody has trained is refused."""
     data: Names = None
     """The datasets it is evaluated on, by their labels; all by default."""
+    group: str | None = None
+    """Models of a group differ in the seed of their training: `auc` shows their mean and how much they differ."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names that select it: its own and that of its group."""
+        return (self.label,) if self.group is None else (self.label, self.group)
+
+    def members(self) -> list[ModelSpec]:
+        """Return one model per seed of its training, named after it; itself unless there are several."""
+        if self.train is None or self.train.seeds is None:
+            return [self]
+        return [
+            self.model_copy(
+                update={
+                    "name": f"{self.label}, seed {seed}",
+                    "group": self.group or self.label,
+                    "train": self.train.model_copy(update={"seed": seed, "seeds": None}),
+                }
+            )
+            for seed in self.train.seeds
+        ]
 
 
 class DataSpec(Spec):
@@ -154,7 +193,7 @@ class Suite(BaseModel):
 
     name: str = Field(pattern=NAME)
     title: str = ""
-    seeds: list[Annotated[int, Field(ge=0, le=MAX_SEED)]] = Field(default=[0], min_length=1)
+    seeds: list[Seed] = Field(default=[0], min_length=1)
     batch_size: Annotated[int, Field(ge=1)] = 64
     data: list[DataSpec] = Field(min_length=1)
     models: list[ModelSpec] = Field(min_length=1)
@@ -167,6 +206,12 @@ class Suite(BaseModel):
         if not self.attacks and not self.diagnostics:
             raise ValueError("a suite needs attacks or diagnostics")
         return self
+
+    @field_validator("models")
+    @classmethod
+    def _expand_groups(cls, models: list[ModelSpec]) -> list[ModelSpec]:
+        """Replace a model that is trained with several seeds by one model per seed."""
+        return [member for model in models for member in model.members()]
 
 
 SpecType = TypeVar("SpecType", bound=Spec)

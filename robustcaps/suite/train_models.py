@@ -48,7 +48,7 @@ def train_models(suite: Suite, out: Path, config: RuntimeConfig, progress: Train
 
 def training_folder(spec: ModelSpec, data: DataSpec, out: Path) -> Path:
     """Return the folder of a model's training: its label and a hash of all settings that are not defaults."""
-    settings = spec.model_dump_json(exclude={"name", "weights", "data"}, exclude_defaults=True)
+    settings = spec.model_dump_json(exclude={"name", "weights", "data", "group"}, exclude_defaults=True)
     text = settings + json.dumps([data.use, data.options], sort_keys=True)
     name = re.sub(r"[^A-Za-z0-9]+", "-", spec.label).strip("-")
     return out / "training" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -89,6 +89,6 @@ def _train_model(
         compile=config.precision.compile,
         autocast=config.precision.autocast,
         progress=progress,
-        **options.model_dump(exclude={"views"}),
+        **options.model_dump(exclude={"views", "seeds"}),
     )
     return folder / f"{card.stem}.safetensors"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr, ndtri
+from scipy.special import bdtr, ndtri, stdtr, stdtrit
 
 RESAMPLES = 2000
 RESAMPLES_PER_BATCH = 100
@@ -50,6 +52,61 @@ def mean_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, f
         rng=np.random.default_rng(0),
     ).confidence_interval
     return mean, float(interval.low), float(interval.high)
+
+
+@dataclass(frozen=True)
+class CrossedEstimate:
+    """A mean over models and samples, where every model saw every sample, and its uncertainty."""
+
+    mean: float
+    variance_of_models: float
+    """Of the mean, because the models could have been trained with other seeds; 0 if there is a single model."""
+    sample_means: NDArray[np.float64]
+    """(n,): means over the models."""
+    models: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval."""
+        variance, freedom = _total_variance(self.sample_means, [(self.variance_of_models, self.models - 1)])
+        half = _t_quantile(freedom) * variance**0.5
+        return self.mean - half, self.mean + half
+
+
+def crossed_mean(values: ArrayLike) -> CrossedEstimate:
+    """Return the mean of values (models, samples) as that of a crossed design with two random effects.
+
+    var(mean) = var(means of models) / models + var(means of samples) / n counts their interaction twice, which is
+    conservative; degrees of freedom by Satterthwaite (1946).
+    """
+    table = np.asarray(values, dtype=np.float64)
+    of_models = table.mean(axis=1)
+    variance = float(of_models.var(ddof=1)) / len(of_models) if len(of_models) > 1 else 0.0
+    return CrossedEstimate(float(table.mean()), variance, table.mean(axis=0), len(of_models))
+
+
+def crossed_difference(first: CrossedEstimate, second: CrossedEstimate) -> tuple[float, float, float, float]:
+    """Return the difference of two means on the same samples, its 95 % interval, and p of the null hypothesis 0."""
+    by_model = [(each.variance_of_models, each.models - 1) for each in (first, second)]
+    variance, freedom = _total_variance(first.sample_means - second.sample_means, by_model)
+    difference = first.mean - second.mean
+    half = _t_quantile(freedom) * variance**0.5
+    p = 2 * float(stdtr(freedom, -abs(difference) / variance**0.5)) if variance > 0 else float(difference == 0)
+    return difference, difference - half, difference + half, p
+
+
+def _total_variance(of_samples: NDArray[np.float64], of_models: list[tuple[float, int]]) -> tuple[float, float]:
+    """Return the variance of a mean and its degrees of freedom (Satterthwaite) from (variance, degrees) by source."""
+    n = len(of_samples)
+    sampling = float(of_samples.var(ddof=1)) / n if n > 1 else 0.0
+    parts = [(variance, freedom) for variance, freedom in [*of_models, (sampling, n - 1)] if variance > 0]
+    total = sum(variance for variance, _ in parts)
+    return total, total**2 / sum(variance**2 / freedom for variance, freedom in parts) if parts else 1.0
+
+
+def _t_quantile(freedom: float) -> float:
+    """Return the 97.5 % quantile of Student's t distribution."""
+    return float(stdtrit(freedom, 0.975))
 
 
 def mcnemar(only_first: ArrayLike, only_second: ArrayLike) -> NDArray[np.float64]:

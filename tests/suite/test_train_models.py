@@ -195,3 +195,69 @@ def test_the_ablation_suite_has_every_row_of_the_paper():
         published_error(spec.use, model_options(spec.use, spec.options)) for spec in suite.models if spec.use != "cnn"
     }
     assert found >= {9.7, 2.2, 1.8, 3.9, 2.9, 2.6, 3.2, 5.8, 4.5}
+
+
+GROUP = """
+[[data]]
+use = "bars"
+
+[[models]]
+use = "tiny"
+name = "narrow"
+train = { epochs = 1, seeds = [3, 0] }
+
+[[models]]
+use = "tiny"
+name = "wide"
+width = 6
+train = { epochs = 1, seeds = [3, 0] }
+
+[[attacks]]
+use = "fgsm"
+eps = [0.1, 0.2]
+
+[[attacks]]
+use = "bim"
+eps = [0.1, 0.2]
+models = ["wide", "narrow, seed 3"]
+"""
+
+
+def test_seeds_train_a_group_of_models(registries, tmp_path):
+    tiny.register()
+    path = tmp_path / "groups.toml"
+    path.write_text(GROUP)
+    names = ["narrow, seed 3", "narrow, seed 0", "wide, seed 3", "wide, seed 0"]
+    assert [(spec.label, spec.group, spec.train.seed) for spec in load_suite(path).models if spec.train] == [
+        (name, name.split(",")[0], int(name[-1])) for name in names
+    ]
+    result = run(path, tmp_path / "out")
+    attacked = result.table[result.table["attack"] == "bim"]["model"].unique()
+    assert list(attacked) == ["narrow, seed 3", "wide, seed 3", "wide, seed 0"]
+    auc = pd.read_csv(tmp_path / "out/auc.csv")
+    assert auc["group"].tolist() == ["narrow", "wide"] and auc["models"].tolist() == [2, 2]
+    assert (tmp_path / "out/figures/auc.png").exists()
+    assert "Robust AUC of groups of models" in (tmp_path / "out/report.html").read_text()
+    assert not (tmp_path / "out/comparisons.csv").exists()
+
+
+def test_a_group_is_trained_as_its_members_would_be(tmp_path):
+    group = ModelSpec.model_validate({"use": "tiny", "name": "net", "train": {"epochs": 1, "seeds": [4, 5]}})
+    alone = ModelSpec.model_validate({"use": "tiny", "name": "net, seed 5", "train": {"epochs": 1, "seed": 5}})
+    data = DataSpec(use="bars")
+    assert training_folder(group.members()[1], data, tmp_path) == training_folder(alone, data, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("train", "problem"),
+    [
+        ("seeds = [1, 1]", "a seed is repeated"),
+        ("seeds = [1]", "at least 2 items"),
+        ("seed = 1, seeds = [1, 2]", "mutually exclusive"),
+    ],
+)
+def test_wrong_seeds_are_refused(tmp_path, train, problem):
+    path = tmp_path / "groups.toml"
+    path.write_text(GROUP.replace("seeds = [3, 0]", train, 1))
+    with pytest.raises(UserError, match=rf"groups.toml: models\[0\].*{problem}"):
+        load_suite(path)

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binomtest, sem
+from scipy.stats import t as student
 
-from robustcaps.utils.statistics import mean_interval, wilson
+from robustcaps.utils.statistics import crossed_difference, crossed_mean, mean_interval, wilson
 
 counts = st.integers(1, 100_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -63,3 +64,31 @@ def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
 def test_the_interval_of_a_mean_needs_values():
     assert all(math.isnan(value) for value in mean_interval([]))
     assert mean_interval([3.0]) == (3.0, 3.0, 3.0)
+
+
+def test_a_single_model_has_the_interval_of_its_samples():
+    values = np.random.default_rng(0).random((1, 50))
+    low, high = crossed_mean(values).interval
+    expected = student.interval(0.95, 49, loc=values.mean(), scale=sem(values[0]))
+    assert (low, high) == pytest.approx(expected)
+
+
+def test_the_crossed_interval_covers_the_mean():
+    """In repeated draws of models and samples, the 95 % interval contains the true mean about as often as it says."""
+    generator = np.random.default_rng(0)
+    covered = []
+    for _ in range(400):
+        of_models, of_samples = generator.normal(0, 0.05, (3, 1)), generator.normal(0, 0.4, (1, 60))
+        low, high = crossed_mean(0.5 + of_models + of_samples + generator.normal(0, 0.2, (3, 60))).interval
+        covered.append(low <= 0.5 <= high)
+    assert 0.92 <= np.mean(covered) <= 1
+
+
+def test_a_difference_is_that_of_the_same_samples():
+    generator = np.random.default_rng(1)
+    samples = generator.normal(0, 1, (1, 100))
+    first = crossed_mean(samples + generator.normal(0.1, 0.01, (3, 100)))
+    second = crossed_mean(samples + generator.normal(0, 0.01, (3, 100)))
+    _, low, high, p = crossed_difference(first, second)
+    assert low < 0.1 < high and high - low < 0.05 and p < 1e-3
+    assert crossed_difference(first, first)[::3] == (0, 1)

@@ -11,6 +11,7 @@ from robustcaps.analysis.figures.cost import comparable, draw_cost
 from robustcaps.analysis.figures.curves import draw_all_curves
 from robustcaps.analysis.figures.matrices import draw_target_maps, draw_transfer_map
 from robustcaps.analysis.figures.perturbation_norms import draw_means, draw_norms
+from robustcaps.analysis.figures.robust_auc import draw_auc
 from robustcaps.analysis.tables.attack_tables import AttackRows
 
 
@@ -21,6 +22,8 @@ def draw_attack_figures(
     if attacks.rows.empty:
         return
     table = tables["table"]
+    if not tables["auc"].empty:
+        yield "auc", draw_auc(tables["auc"])
     yield from draw_all_curves(table, published=published)
     if len(set(comparable(table)["attack"])) > 1:
         yield "cost", draw_cost(table)

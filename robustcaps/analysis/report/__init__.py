@@ -11,6 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from robustcaps.analysis.claims import summarise_claims
+from robustcaps.analysis.tables.robust_auc import AUC_NOTE, auc_grids
 from robustcaps.analysis.tables.summary import summary_grids
 from robustcaps.utils.grid import Section
 
@@ -32,17 +33,21 @@ def render_report(results: Results) -> str:
         violations=results.violations.to_dict("records"),
         findings=results.findings,
         figures=[(path.stem, _inline(path)) for path in drawings],
-        sections=[*_attack_sections(results.table), *results.sections()],
+        sections=[*_attack_sections(results.tables), *results.sections()],
         failed=[cell for cell in record["cells"] if cell["status"] != "finished"],
     )
 
 
-def _attack_sections(table: pd.DataFrame) -> list[Section]:
-    """Return the summary table as a section: a grid per dataset, threat model and goal."""
-    if table.empty:
-        return []
-    note = "Passes: forward / backward passes per sample over the whole sweep. Invalid: rows that broke a rule."
-    return [Section("Accuracy and success under attack", note, summary_grids(table, details=True))]
+def _attack_sections(tables: Mapping[str, pd.DataFrame]) -> list[Section]:
+    """Return robust AUC by group, if there are groups, and the summary table, as sections."""
+    sections = []
+    if not tables["auc"].empty:
+        sections.append(Section("Robust AUC of groups of models", AUC_NOTE, auc_grids(tables["auc"])))
+    if not tables["table"].empty:
+        note = "Passes: forward / backward passes per sample over the whole sweep. Invalid: rows that broke a rule."
+        grids = summary_grids(tables["table"], details=True)
+        sections.append(Section("Accuracy and success under attack", note, grids))
+    return sections
 
 
 def render_overview(collection: Mapping[str, Any], suites: Sequence[Mapping[str, Any]], claims: pd.DataFrame) -> str:

@@ -26,6 +26,7 @@ from robustcaps.analysis.tables.perturbation_norms import (
     smallest_norms,
     tabulate_distances,
 )
+from robustcaps.analysis.tables.robust_auc import auc_grids, auc_sentences, tabulate_auc, without_groups
 from robustcaps.analysis.tables.summary import summarise, summary_grids, with_worst_case
 from robustcaps.utils.grid import Grid
 
@@ -55,7 +56,12 @@ class AttackRows:
     @cached_property
     def model_comparisons(self) -> pd.DataFrame:
         """Which model is more robust."""
-        return compare_models(self.with_worst_case)
+        return compare_models(without_groups(self.with_worst_case, self.models))
+
+    @cached_property
+    def auc(self) -> pd.DataFrame:
+        """Robust AUC of groups of models."""
+        return tabulate_auc(self.with_worst_case, self.models)
 
     @cached_property
     def norm_comparisons(self) -> pd.DataFrame:
@@ -64,8 +70,10 @@ class AttackRows:
 
     @property
     def findings(self) -> list[str]:
-        """Sentences that say which model is more robust, and which needs larger perturbations."""
-        return comparison_sentences(headlines(self.model_comparisons)) + norm_sentences(self.norm_comparisons)
+        """Sentences that say which model or group is more robust, and which needs larger perturbations."""
+        of_groups = [] if self.auc.empty else auc_sentences(self.auc)
+        of_models = comparison_sentences(headlines(self.model_comparisons))
+        return of_groups + of_models + norm_sentences(self.norm_comparisons)
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,7 @@ def _models(attacks: AttackRows) -> pd.DataFrame:
 
 ATTACK_TABLES = (
     AttackTable("table", lambda attacks: attacks.summary, summary_grids),
+    AttackTable("auc", lambda attacks: attacks.auc, auc_grids),
     AttackTable("transfer", lambda attacks: transfer_matrix(attacks.rows), transfer_grids),
     AttackTable("targets", lambda attacks: target_matrix(attacks.rows), target_grids),
     AttackTable("distances", lambda attacks: tabulate_distances(attacks.norms, attacks.models), distance_grids),
