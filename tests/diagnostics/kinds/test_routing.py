@@ -7,7 +7,13 @@ import pytest
 import torch
 
 import robustcaps as rc
-from robustcaps.diagnostics.kinds.routing import draw_routing, layer_grids, tabulate_interventions, tabulate_layers
+from robustcaps.diagnostics.kinds.routing import (
+    draw,
+    draw_routing,
+    layer_grids,
+    tabulate_interventions,
+    tabulate_layers,
+)
 
 NAMES = {"suite": "s", "data": "toys", "diagnostic": "routing"}
 
@@ -86,3 +92,24 @@ def test_a_suite_asks_for_it_and_the_card_says_it(tmp_path):
     assert "Is the routing alive?" in (tmp_path / "o" / "report.html").read_text()
     (model,) = run.results.models
     assert model["routing"]["status"] in {"alive", "soft", "inert"}
+
+
+def attacked(model: str, accuracies: dict[float, float]) -> pd.DataFrame:
+    lines = [
+        {"eps": eps, "accuracy": share, "accuracy_low": share - 0.1, "accuracy_high": share + 0.1}
+        for eps, share in accuracies.items()
+    ]
+    names = {"suite": "s", "data": "toys", "model": model, "attack": "fgsm", "norm": "linf", "goal": "untargeted"}
+    return pd.DataFrame(lines).assign(**names)
+
+
+def test_of_three_attacked_networks_accuracy_is_drawn_against_sharpness():
+    models = {"soft": 0.97, "middle": 0.7, "sharp": 0.4}
+    measured = pd.concat([rows(model, (entropy, entropy), HALF) for model, entropy in models.items()])
+    summary = pd.concat([attacked(model, {0.0: 0.9, 0.1: 0.5}) for model in models], ignore_index=True)
+    tables = {"routing": tabulate_layers(measured), "routing_interventions": tabulate_interventions(measured)}
+    figures = dict(draw(measured, {**tables, "table": summary}))
+    assert list(figures) == ["routing", "sharpness"]
+    (axis,) = figures["sharpness"].axes
+    assert [list(line.get_xdata()) for line in axis.lines] == [[0.4, 0.7, 0.97]] * 2
+    assert list(dict(draw(measured, {**tables, "table": pd.DataFrame()}))) == ["routing"]
