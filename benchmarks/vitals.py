@@ -1,9 +1,12 @@
 """Measure the vital signs of routing of every shipped capsule network and record them in its model card.
 
-`python benchmarks/vitals.py` needs the datasets (ROBUSTCAPS_DATA); weights and all other fields stay as they are.
+`python benchmarks/vitals.py [DATASET...]` needs the datasets (ROBUSTCAPS_DATA); weights and all other fields stay as
+they are.
 """
 
 from __future__ import annotations
+
+import sys
 
 import robustcaps as rc
 from robustcaps.introspection.vitals import summarise_routing
@@ -13,9 +16,11 @@ from robustcaps.training.result import VITALS_SAMPLES
 from robustcaps.utils.files import write_atomically
 
 
-def main() -> None:
-    """Write the vital signs of all shipped weights into their cards."""
+def main(datasets: list[str]) -> None:
+    """Write the vital signs of all shipped weights, or of those for some datasets, into their cards."""
     for card in shipped_cards():
+        if datasets and card.data not in datasets:
+            continue
         model = rc.load_model(card.name, data=card.data)
         data = rc.load_data(card.data, split="test", limit=VITALS_SAMPLES, **card.data_options)
         vitals = summarise_routing(model, data)
@@ -30,4 +35,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

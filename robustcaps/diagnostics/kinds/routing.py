@@ -26,6 +26,7 @@ KEYS = ["suite", "data", "model", "diagnostic"]
 NETWORK, UNIFORM = "network", "uniform assignments"
 MIN_MODELS_TO_COMPARE = 3
 """With so many attacked networks, accuracy is drawn against the sharpness of their routing."""
+NO_ATTACK = "no attack"
 TONES: dict[str, Tone] = {"alive": "good", "soft": "warning", "inert": "bad"}
 NOTE = (
     "Entropy: of a child's assignments over competing parents, normalised (1: uniform, 0: one parent). Sigma: mean, "
@@ -133,10 +134,16 @@ def _draw_bars(axis: Axes, table: pd.DataFrame, by: str, value: str, colours: di
     axis.grid(visible=False, axis="x")
 
 
-def tabulate_sharpness(layers: pd.DataFrame, attacked: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracy under every untargeted attack beside the mean entropy of a model's layers."""
+def tabulate_sharpness(layers: pd.DataFrame, attacked: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
+    """Return test accuracy and accuracy under every untargeted attack beside the mean entropy of a model's layers."""
     sharpness = layers.groupby(["suite", "data", "model"], sort=False)["entropy"].mean().reset_index()
-    return attacked[attacked["goal"] == "untargeted"].merge(sharpness, on=["suite", "data", "model"])
+    untargeted = attacked[attacked["goal"] == "untargeted"]
+    if models.empty:
+        return untargeted.merge(sharpness, on=["suite", "data", "model"])
+    clean = models.assign(attack=NO_ATTACK, norm="test split", eps=0.0, accuracy=1 - models["error"] / 100)
+    clean["accuracy_low"], clean["accuracy_high"] = 1 - models["error_high"] / 100, 1 - models["error_low"] / 100
+    frontier = clean.merge(sharpness, on=["data", "model"]).dropna(subset=["accuracy"])
+    return pd.concat([frontier, untargeted.merge(sharpness, on=["suite", "data", "model"])], ignore_index=True)
 
 
 def draw_sharpness(table: pd.DataFrame) -> Figure:
@@ -171,7 +178,7 @@ def draw(_rows: pd.DataFrame, tables: Tables) -> Iterator[tuple[str, Figure]]:
     layers = tables["routing"]
     yield "routing", draw_routing(layers, tables["routing_interventions"])
     if not tables["table"].empty:
-        sharpness = tabulate_sharpness(layers, tables["table"])
+        sharpness = tabulate_sharpness(layers, tables["table"], tables["models"])
         if sharpness["model"].nunique() >= MIN_MODELS_TO_COMPARE:
             yield "sharpness", draw_sharpness(sharpness)
 

@@ -108,8 +108,13 @@ def test_of_three_attacked_networks_accuracy_is_drawn_against_sharpness():
     measured = pd.concat([rows(model, (entropy, entropy), HALF) for model, entropy in models.items()])
     summary = pd.concat([attacked(model, {0.0: 0.9, 0.1: 0.5}) for model in models], ignore_index=True)
     tables = {"routing": tabulate_layers(measured), "routing_interventions": tabulate_interventions(measured)}
-    figures = dict(draw(measured, {**tables, "table": summary}))
+    tested = pd.DataFrame({"data": "toys", "model": list(models), "error": [5.0, 6.0, 9.0]})
+    tested = tested.assign(error_low=tested["error"] - 1, error_high=tested["error"] + 1)
+    figures = dict(draw(measured, {**tables, "table": summary, "models": tested}))
     assert list(figures) == ["routing", "sharpness"]
-    (axis,) = figures["sharpness"].axes
+    frontier, axis = figures["sharpness"].axes
+    assert frontier.lines[0].get_ydata().tolist() == pytest.approx([0.91, 0.94, 0.95])
     assert [list(line.get_xdata()) for line in axis.lines] == [[0.4, 0.7, 0.97]] * 2
     assert list(dict(draw(measured, {**tables, "table": pd.DataFrame()}))) == ["routing"]
+    unknown = dict(draw(measured, {**tables, "table": summary, "models": pd.DataFrame()}))
+    assert len(unknown["sharpness"].axes) == 1
