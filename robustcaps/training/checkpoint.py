@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -44,10 +45,11 @@ def restore_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> li
     """Load a checkpoint into model and optimizer; return its log."""
     tensors = read_tensors(path)
     load_tensors(model, _strip_prefix(tensors, "model."), where=str(path))
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in _strip_prefix(tensors, "optimizer.").items():
         index, key = name.split(".")
-        state.setdefault(int(index), {})[key] = tensor
+        state.setdefault(int(index), {})[key] = _in_layout_of(parameters[int(index)], tensor)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     log: list[LogRow] = _read_header(path, "log")
     return log
@@ -64,6 +66,13 @@ def _read_header(path: Path, key: str) -> Any:
 
 def _strip_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _in_layout_of(parameter: Tensor, tensor: Tensor) -> Tensor:
+    """Return an optimizer's tensor in the memory layout of its parameter: fused Adam reads both in one order."""
+    if tensor.shape != parameter.shape:
+        return tensor
+    return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
 
 
 def _optimizer_tensors(optimizer: Optimizer) -> Iterator[tuple[int, str, Tensor]]:

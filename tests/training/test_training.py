@@ -243,6 +243,28 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path, model, stop)
     assert weights(tmp_path / "cut") == weights(tmp_path / "undisturbed")
 
 
+LARGE = ("matrix-capsnet", "vector-capsnet")
+ZOO = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else [])
+    for name in MODELS.names()
+    if MODELS.entry(name).built_in
+]
+
+
+@pytest.mark.parametrize("model", ZOO)
+def test_a_resumed_training_of_every_model_of_the_zoo_ends_with_the_same_bits(tmp_path, model):
+    """Convolutions are channels_last: so must be their moments, or fused Adam mixes them up."""
+    data = {"data": "toys", "limit": 12, "batch_size": 4, "epochs": 3, "holdout": 0, "half": False}
+    smaller = {"options": {"width": 8, "hidden": 16}} if model in {"cnn", "cnn-small"} else {}
+    run(tmp_path / "undisturbed", model, **data, **smaller)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", model, progress=RecordedProgress((3, 1)), **data, **smaller)
+    run(tmp_path / "cut", model, **data, **smaller)
+    assert weights(tmp_path / "cut") == weights(tmp_path / "undisturbed")
+    logs = [csv.DictReader((tmp_path / name / "log.csv").open()) for name in ("undisturbed", "cut")]
+    assert [row["loss"] for row in logs[0]] == [row["loss"] for row in logs[1]]
+
+
 def test_a_training_killed_before_its_card_only_writes_the_card(tmp_path, monkeypatch):
     run(tmp_path / "undisturbed")
     with monkeypatch.context() as patch:
