@@ -135,7 +135,7 @@ def _run_collection(collection: Collection, folder: Path, options: RunOptions) -
     for number, (member, name) in enumerate(zip(collection.suites, names, strict=True), start=1):
         options.progress.suite_started(name, number, len(names))
         parts.append(_run_suite(member, folder / name, options))
-        write_collection(folder, collection.name, collection.title, names[:number])
+        write_collection(folder, collection.name, collection.title, names[:number], names)
     return Run(
         folder,
         sum(part.computed for part in parts),

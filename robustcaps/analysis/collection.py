@@ -11,12 +11,9 @@ from typing import Any
 import pandas as pd
 
 from robustcaps.analysis.claims import claims_markdown, judge_claims
+from robustcaps.analysis.records import COLLECTION_RECORD, read_collection_record
 from robustcaps.analysis.results import Results
-from robustcaps.errors import UserError
 from robustcaps.utils.files import write_atomically
-
-RECORD = "collection.json"
-"""The file that lists the suites of a collection."""
 
 
 class CollectionResults:
@@ -24,13 +21,20 @@ class CollectionResults:
 
     def __init__(self, out: Path | str) -> None:
         self.out = Path(out)
-        self.record = _read_record(self.out)
+        self.record = read_collection_record(self.out)
         self.suites = {name: Results(self.out / name) for name in self.record["suites"]}
 
     @cached_property
     def claims(self) -> pd.DataFrame:
         """One line per claim of a paper and dataset: whether these results agree, differ or leave it undecided."""
         return judge_claims(self.suites)
+
+    @property
+    def problems(self) -> list[str]:
+        """The suites that have not been run, and the cells of the others that no table shows, with the reasons."""
+        missing = [name for name in self.record["planned"] if name not in self.suites]
+        cells = [f"{name}: {problem}" for name, suite in self.suites.items() for problem in suite.problems]
+        return [*cells, *(f"{name}: this suite has not been run yet" for name in missing)]
 
     def write_overview(self) -> list[Path]:
         """Write claims.csv, claims.md (where suites speak to a claim) and report.html; return the files."""
@@ -56,7 +60,7 @@ def load_results(out: Path | str) -> Results | CollectionResults:
     Returns:
         A `Results`, or a `CollectionResults` whose `suites` are one `Results` each.
     """
-    return CollectionResults(out) if (Path(out) / RECORD).exists() else Results(out)
+    return CollectionResults(out) if (Path(out) / COLLECTION_RECORD).exists() else Results(out)
 
 
 def all_results(results: Results | CollectionResults) -> list[Results]:
@@ -66,29 +70,17 @@ def all_results(results: Results | CollectionResults) -> list[Results]:
     return [suite for suite in results.suites.values() if suite.has_tables]
 
 
-def write_collection(out: Path, name: str, title: str, suites: Sequence[str]) -> None:
-    """Record which suites of a collection have been run into a folder."""
+def write_collection(out: Path, name: str, title: str, suites: Sequence[str], planned: Sequence[str] = ()) -> None:
+    """Record which suites of a collection have been run into a folder, and which are planned."""
     out.mkdir(parents=True, exist_ok=True)
-    record = {"name": name, "title": title, "suites": list(suites)}
-    write_atomically(out / RECORD, json.dumps(record, indent=2) + "\n")
-
-
-def _read_record(out: Path) -> dict[str, Any]:
-    """Return collection.json of a folder."""
-    path = out / RECORD
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(record, dict) or not {"name", "title", "suites"} <= record.keys():
-        raise UserError(f"{path}: not the record of a collection. Run the collection again to renew it.")
-    return record
+    record = {"name": name, "title": title, "suites": list(suites), "planned": list(planned or suites)}
+    write_atomically(out / COLLECTION_RECORD, json.dumps(record, indent=2) + "\n")
 
 
 def _describe(results: Results) -> dict[str, Any]:
     """Return what the page shows of a suite: its title, how many cells it has, and its figures."""
     record, name = results.record, results.out.name
     drawings = sorted(f"{name}/figures/{path.name}" for path in (results.out / "figures").glob("*.svg"))
-    failed = sum(cell["status"] != "finished" for cell in record["cells"])
+    failed = len(results.problems)
     title = record["suite"]["title"] or name
     return {"name": name, "title": title, "cells": len(record["cells"]), "failed": failed, "drawings": drawings}

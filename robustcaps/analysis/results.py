@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,19 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from robustcaps.analysis.records import ATTACK, read_run_record
 from robustcaps.analysis.tables.attack_tables import ATTACK_TABLES, AttackRows
 from robustcaps.analysis.tables.summary import count_violations
 from robustcaps.diagnostics.kinds.base import DiagnosticKind, all_kinds
 from robustcaps.errors import UserError
-from robustcaps.execution.store import Store
+from robustcaps.execution.store import DamagedCell, Store
 from robustcaps.utils.files import write_atomically
 from robustcaps.utils.grid import Grid, Section, grids_markdown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-ATTACK = "attack"
-"""The kind of the cells that run attacks; all other kinds are diagnostics."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +44,37 @@ class Results:
 
     def __init__(self, out: Path | str) -> None:
         self.out = Path(out)
-        self.record = _read_record(self.out)
-        self.models: list[Mapping[str, Any]] = self.record.get("models", [])
+        self.record = read_run_record(self.out)
+        self.models: list[Mapping[str, Any]] = self.record["models"]
 
     @cached_property
-    def _rows_by_kind(self) -> dict[str, pd.DataFrame]:
-        """The rows of all finished cells, by kind; each file is read once."""
+    def _stored(self) -> tuple[dict[str, pd.DataFrame], list[str]]:
+        """The rows of all finished cells by kind, and what is missing or damaged; each file is read once."""
         store = Store(self.out)
         frames: dict[str, list[pd.DataFrame]] = {}
+        problems = []
         for cell in self.record["cells"]:
-            stored = StoredCell(cell["id"], cell["names"], cell.get("kind", ATTACK))
-            rows = store.read(stored)
-            if rows is not None:
+            stored = StoredCell(cell["id"], cell["names"], cell["kind"])
+            label = cell["label"] or cell["id"]
+            try:
+                rows = store.read(stored)
+            except DamagedCell as error:
+                problems.append(f"{label}: {error}")
+                continue
+            if rows is None:
+                problems.append(f"{label}: {_missing_because(cell)}")
+            else:
                 frames.setdefault(stored.kind, []).append(rows)
-        return {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
+        return {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}, problems
+
+    @property
+    def _rows_by_kind(self) -> dict[str, pd.DataFrame]:
+        return self._stored[0]
+
+    @property
+    def problems(self) -> list[str]:
+        """The cells that no table shows, each with the reason: missing, failed or damaged."""
+        return [] if self._is_published else self._stored[1]
 
     @property
     def has_rows(self) -> bool:
@@ -155,7 +169,7 @@ class Results:
         from robustcaps.analysis.figures import draw_attack_figures  # noqa: PLC0415  seaborn takes a second to import
 
         if published is None:
-            published = bool(self.record["suite"]["figures"]["published"])
+            published = bool(self.record["suite"]["figures"].get("published"))
         yield from draw_attack_figures(self.attacks, self.tables, published=published)
         for kind, rows in self.kinds():
             yield from kind.draw(rows, self.tables)
@@ -216,15 +230,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     return pd.read_csv(path, keep_default_na=False, na_values=["", "nan"])
 
 
-def _read_record(out: Path) -> dict[str, Any]:
-    """Return run.json of an out folder."""
-    path = out / "run.json"
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file. Is {out} the out folder of `robustcaps run`?") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(record, dict) or not {"suite", "cells"} <= record.keys():
-        raise UserError(f"{path}: not the record of a run. Run the suite again to renew it.")
-    return record
+def _missing_because(cell: Mapping[str, Any]) -> str:
+    """Return why a cell has no file, as run.json tells it."""
+    if cell["status"] == "failed":
+        return f"failed ({cell['violation'] or 'raised'})"
+    return "its file is gone" if cell["status"] == "finished" else "not computed yet"

@@ -94,6 +94,10 @@ class RunBars(_Bars, engines.RunProgress):
         if cells:
             self.overall = self.bars.add_task("all cells", total=sum(cell.work for cell in cells))
 
+    def cell_damaged(self, cell: Cell, problem: str) -> None:
+        text = escape(f"{cell.label}: {problem} It is computed again.")
+        self.console.print(f"[yellow]warning[/]: {text}", soft_wrap=True, highlight=False)
+
     def cell_started(self, cell: Cell) -> None:
         self.tasks[cell.id] = self.bars.add_task(cell.label, total=None)
 

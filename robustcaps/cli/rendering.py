@@ -125,6 +125,14 @@ def show_files(console: Console, files: Sequence[Path]) -> None:
     show_sentences(console, (f"  {path}" for path in files))
 
 
+def show_problems(console: Console, problems: Sequence[str]) -> None:
+    """Print what is missing from the tables, and how to compute it."""
+    for text in problems:
+        console.print(f"[red]missing[/]: {escape(text)}", soft_wrap=True, highlight=False)
+    if problems:
+        show_sentences(console, ["The same `robustcaps run` computes what is missing."])
+
+
 def show_commands(console: Console, title: str, commands: Iterable[str]) -> None:
     """Print commands to try."""
     show_sentences(console, [title, *(f"  {command}" for command in commands)])

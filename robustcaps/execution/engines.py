@@ -26,6 +26,9 @@ class RunProgress:
     def run_started(self, cells: Sequence[Cell], finished: Sequence[Cell]) -> None:
         """The plan is made: cells to compute, and those finished by a former run."""
 
+    def cell_damaged(self, cell: Cell, problem: str) -> None:
+        """The stored rows of a cell cannot be trusted; it will be computed again."""
+
     def cell_started(self, cell: Cell) -> None:
         """A cell starts."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from robustcaps import training
 from robustcaps.execution.engines import RunProgress, pick_engine
 from robustcaps.execution.execute_cell import Outcome
-from robustcaps.execution.store import Store
+from robustcaps.execution.store import DamagedCell, Store
 from robustcaps.models.zoo import model_options, trained_card
 from robustcaps.suite.cell import Cell
 from robustcaps.suite.plan import make_plan
@@ -22,7 +22,7 @@ from robustcaps.suite.resolve import Resolver, RuntimeConfig, has_card
 from robustcaps.suite.spec import DataSpec, ModelSpec, Suite, load_suite, meant_for
 from robustcaps.suite.train_models import train_models
 from robustcaps.utils.devices import pick_device
-from robustcaps.utils.files import write_atomically
+from robustcaps.utils.files import json_checksum, write_atomically
 from robustcaps.utils.versions import git_commit, package_versions
 
 PACKAGES = ("robustcaps", "torch", "numpy", "pandas", "pyarrow", "torchattacks", "foolbox", "ray")
@@ -77,7 +77,7 @@ def execute_suite(source: Path, folder: Path, options: RunOptions) -> Execution:
         suite, untrained = train_models(suite, folder, options.config, options.training_progress)
     cells = make_plan(suite, resolver, source=str(source), progress=options.progress.data_prepared)
     store.prepare()
-    finished = {cell.id for cell in cells if store.has(cell)}
+    finished = _find_finished(cells, store, options.progress)
     reused = [cell for cell in cells if cell.id in finished]
     missing = list({cell.id: cell for cell in cells if cell.id not in finished}.values())
     record = _RunRecord(store, suite, source.name, cells, options)
@@ -94,6 +94,18 @@ def execute_suite(source: Path, folder: Path, options: RunOptions) -> Execution:
         options.progress.cell_ended(outcome)
     record.write(finished, seconds=time.perf_counter() - started)
     return Execution(folder, len(missing), len(reused), tuple(failures), tuple(untrained))
+
+
+def _find_finished(cells: Sequence[Cell], store: Store, progress: RunProgress) -> set[str]:
+    """Return the ids of the cells whose rows are stored; damaged ones are reported and not among them."""
+    finished = set()
+    for cell in {cell.id: cell for cell in cells}.values():
+        try:
+            if store.has(cell):
+                finished.add(cell.id)
+        except DamagedCell as error:
+            progress.cell_damaged(cell, str(error))
+    return finished
 
 
 @dataclass(frozen=True)
@@ -128,7 +140,9 @@ class _RunRecord:
             ],
             "cells": [self._cell(cell, cell.id in finished) for cell in self.cells],
         }
-        write_atomically(self.store.folder / "run.json", json.dumps(record, indent=2, default=str) + "\n")
+        plain = json.loads(json.dumps(record, default=str))
+        plain["checksum"] = json_checksum(plain)
+        write_atomically(self.store.folder / "run.json", json.dumps(plain, indent=2) + "\n")
 
     def _cell(self, cell: Cell, finished: bool) -> dict[str, Any]:
         violation = self.store.violation(cell)

@@ -1,7 +1,8 @@
-"""The store: one Parquet file per cell, named by the cell's id and written atomically."""
+"""The store: one Parquet file per cell, named by the cell's id, written atomically and verified when it is read."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from dataclasses import dataclass
@@ -16,7 +17,15 @@ from robustcaps.errors import UserError
 from robustcaps.utils.files import write_atomically
 
 META = b"robustcaps"
-"""The key of the JSON in a file's metadata: the cell's settings, names and seconds."""
+"""The key of the JSON in a file's metadata: the cell's id, settings, names, seconds and number of rows."""
+CHECKSUM, CHECKSUM_PREFIX = b"robustcaps.checksum", b"sha256:"
+"""The key of the checksum in a file's metadata, and what its value begins with."""
+NO_CHECKSUM = b"0" * 64
+"""Stands in the place of the checksum while it is computed over the whole file."""
+
+
+class DamagedCell(UserError):  # noqa: N818  it is what a user reads
+    """A stored cell cannot be trusted; the message names the file and says why."""
 
 
 class StoredName(Protocol):
@@ -64,28 +73,32 @@ class Store:
             raise UserError(f"out folder {self.folder}: cannot be written: {error.strerror}.") from error
 
     def has(self, cell: StoredName) -> bool:
-        """Return whether the cell is finished and its file can be read."""
-        return self.read(cell) is not None
+        """Return whether the cell is finished; raise `DamagedCell` if its file is not what was saved."""
+        return self._verified(cell.id) is not None
 
     def read(self, cell: StoredName) -> pd.DataFrame | None:
-        """Return the rows of a cell under its present names; None if it is not finished or its file is damaged."""
-        try:
-            table = pq.read_table(self._file(cell.id))
-        except (OSError, pa.ArrowException):
+        """Return the rows of a cell under its present names, or None if it is not finished.
+
+        Raises:
+            DamagedCell: The file is not what was saved for this cell.
+        """
+        content = self._verified(cell.id)
+        if content is None:
             return None
-        if META not in (table.schema.metadata or {}):
-            return None
-        rows: pd.DataFrame = table.to_pandas()
+        rows: pd.DataFrame = pq.read_table(pa.BufferReader(content)).to_pandas()
         return rows.assign(**cell.names)
 
     def save(self, cell: Storable, rows: pd.DataFrame, seconds: float) -> None:
         """Store a finished cell and delete the record of an earlier failure."""
         meta = {"id": cell.id, "settings": cell.settings, "names": cell.names, "seconds": round(seconds, 3)}
+        meta["rows"] = len(rows)
         table = pa.Table.from_pandas(rows, preserve_index=False)
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), META: json.dumps(meta, default=str)})
         buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd")
-        write_atomically(self._file(cell.id), buffer.getvalue())
+        with pq.ParquetWriter(buffer, table.schema, compression="zstd") as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata({CHECKSUM: CHECKSUM_PREFIX + NO_CHECKSUM})
+        write_atomically(self._file(cell.id), _with_checksum(buffer.getvalue()))
         self._failure(cell.id).unlink(missing_ok=True)
 
     def save_failure(self, cell: Storable, violation: str, trace: str) -> None:
@@ -98,20 +111,63 @@ class Store:
         """Return why a cell failed when it was last tried, '' if it did not."""
         try:
             failure = json.loads(self._failure(cell.id).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):  # a damaged record says nothing
+        except (OSError, ValueError, RecursionError):  # a damaged record says nothing
             return ""
-        return str(failure.get("violation", "raised"))
+        return str(failure.get("violation", "raised")) if isinstance(failure, dict) else ""
 
     def seconds(self, cell: StoredName) -> float | None:
         """Return how long a finished cell took."""
         try:
-            metadata = pq.read_schema(self._file(cell.id)).metadata or {}
-        except (OSError, pa.ArrowException):
+            return float(_meta(pq.read_schema(self._file(cell.id)))["seconds"])
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
             return None
-        return float(json.loads(metadata[META])["seconds"]) if META in metadata else None
+
+    def _verified(self, cell_id: str) -> bytes | None:
+        """Return the content of a cell's file, or None if there is none; raise `DamagedCell` if it is not as saved."""
+        file = self._file(cell_id)
+        try:
+            content = file.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DamagedCell(f"{file}: cannot be read: {error.strerror}.") from error
+        problem = _find_problem(content, cell_id)
+        if problem:
+            raise DamagedCell(f"{file}: damaged: {problem}.")
+        return content
 
     def _file(self, cell_id: str) -> Path:
         return self.cells / f"{cell_id}.parquet"
 
     def _failure(self, cell_id: str) -> Path:
         return self.cells / f"{cell_id}.failed.json"
+
+
+def _with_checksum(content: bytes) -> bytes:
+    """Return a file with its checksum, which covers every other byte, in the place reserved for it."""
+    start = content.rindex(CHECKSUM_PREFIX + NO_CHECKSUM) + len(CHECKSUM_PREFIX)
+    digest = hashlib.sha256(content).hexdigest().encode()
+    return content[:start] + digest + content[start + len(digest) :]
+
+
+def _find_problem(content: bytes, cell_id: str) -> str:
+    """Return why a file is not what was saved for a cell, or ''."""
+    start = content.rfind(CHECKSUM_PREFIX) + len(CHECKSUM_PREFIX)
+    stated = content[start : start + len(NO_CHECKSUM)]
+    computed = hashlib.sha256(content[:start] + NO_CHECKSUM + content[start + len(NO_CHECKSUM) :]).hexdigest()
+    if stated != computed.encode():
+        return "its checksum is missing or does not match its content"
+    try:
+        meta = _meta(pq.read_schema(pa.BufferReader(content)))
+        rows = pq.read_metadata(pa.BufferReader(content)).num_rows
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+        return "it is not a file of this store"
+    if meta["id"] != cell_id:
+        return f"it belongs to another cell, {meta['id']}"
+    return "" if rows == meta["rows"] else f"it has {rows} of {meta['rows']} rows"
+
+
+def _meta(schema: Any) -> dict[str, Any]:
+    """Return the JSON in a file's metadata."""
+    meta: dict[str, Any] = json.loads((schema.metadata or {})[META])
+    return meta

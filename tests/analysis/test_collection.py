@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pandas as pd
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import robustcaps as rc
 from robustcaps.analysis.collection import CollectionResults, all_results, load_results, write_collection
 from robustcaps.analysis.results import Results
+from robustcaps.cli.app import main
 from robustcaps.errors import UserError
 from robustcaps.suite.spec import is_collection, load_collection
 
@@ -129,7 +131,14 @@ def test_a_suite_is_a_collection_of_one(registries, suite, plugin, tmp_path):
 
 
 def test_a_damaged_record_is_named(tmp_path):
-    for content in ("{", json.dumps({"name": "x"}), "[]"):
+    shapes = (
+        {"name": "x"},
+        [],
+        3,
+        {"name": "x", "title": "", "suites": [3]},
+        {"name": "x", "title": "", "suites": [".."]},
+    )
+    for content in ("{", "[" * 100_000, *map(json.dumps, shapes)):
         (tmp_path / "collection.json").write_text(content)
         with pytest.raises(UserError, match=r"collection\.json"):
             load_results(tmp_path)
@@ -139,3 +148,22 @@ def test_a_suite_of_a_collection_that_is_gone_is_named(tmp_path):
     write_collection(tmp_path, "both", "Both", ["one"])
     with pytest.raises(UserError, match=r"one/run\.json: no such file"):
         load_results(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["table", "figures", "report"])
+def test_what_is_missing_or_damaged_is_named_with_exit_code_1(
+    registries, collection, plugin, tmp_path, monkeypatch, capsys, command
+):
+    rc.run(collection, tmp_path / "o", plugins=[plugin])
+    first, second = sorted((tmp_path / "o" / "one" / "cells").glob("*.parquet"))
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-1])
+    write_collection(tmp_path / "o", "both", "Both", ["one", "two"], ["one", "two", "three"])
+    monkeypatch.setattr(sys, "argv", ["robustcaps", command, str(tmp_path / "o")])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    told = capsys.readouterr().err
+    assert stop.value.code == 1 and told.count("missing: ") == 3
+    assert (
+        "its file is gone" in told and "damaged: its checksum" in told and "three: this suite has not been run" in told
+    )

@@ -5,7 +5,9 @@ import io
 import json
 import shutil
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -95,8 +97,9 @@ def reads(monkeypatch):
 
     count(pq, "read_table", of="*.parquet")
     count(pd, "read_parquet", of="*.parquet")
-    count(io, "open", of="run.json")  # the methods of Path call this one
-    count(builtins, "open", of="run.json")
+    for of in ("run.json", "*.parquet"):
+        count(io, "open", of=of)  # the methods of Path call this one
+        count(builtins, "open", of=of)
     return counts
 
 
@@ -204,9 +207,74 @@ def test_an_unfinished_run_shows_the_cells_that_are_finished(out):
     assert not table.empty
 
 
+def test_a_complete_run_has_no_problems(out):
+    assert Results(out).problems == []
+
+
+def test_missing_failed_and_damaged_cells_are_listed_and_the_others_shown(out, reads):
+    first, second, third, *_, last = (out / "cells" / f"{cell['id']}.parquet" for cell in record_of(out)["cells"])
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-9] + b"x" + second.read_bytes()[-8:])
+    third.write_bytes(last.read_bytes())
+    reads.clear()
+    results = Results(out)
+    labels = [cell["label"] for cell in record_of(out)["cells"]]
+    gone, damaged, *swapped = results.problems
+    assert gone == f"{labels[0]}: its file is gone"
+    assert damaged == f"{labels[1]}: {second}: damaged: its checksum is missing or does not match its content."
+    assert [text.startswith(f"{labels[2]}: {third}: damaged: it belongs to another cell, ") for text in swapped] == [
+        True
+    ]
+    assert not results.table.empty and set(reads.values()) <= {1, 2}
+    page = results.write_report().read_text()
+    assert "3 cells are missing here" in page and "its file is gone" in page
+
+
+def record_of(out):
+    return json.loads((out / "run.json").read_text())
+
+
+def test_no_flipped_bit_of_the_record_changes_what_is_shown(out):
+    content = (out / "run.json").read_bytes()
+    shown = Results(out).record
+    random = Random(1)
+    for bit in random.sample(range(8 * len(content)), 300):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (out / "run.json").write_bytes(bytes(flipped))
+        with suppress(UserError):
+            assert Results(out).record == shown
+
+
+SHAPES = [
+    *("3", "null", '""', '{"suite": [], "cells": []}', '{"suite": {}, "cells": {}}', '{"suite": {}, "cells": [3]}'),
+    *('{"suite": {}, "cells": [{"id": "a"}]}', '{"suite": {}, "cells": [{"id": "../a", "names": {}}]}'),
+    *('{"suite": {}, "cells": [], "models": [{}]}', '{"suite": {"title": 3}, "cells": []}'),
+    *('{"suite": {}, "cells": [], "versions": []}', '{"suite": {"figures": []}, "cells": []}'),
+]
+
+
+@pytest.mark.parametrize("content", SHAPES)
+def test_a_record_of_the_wrong_shape_is_named(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(
+        UserError, match=r"run\.json: not the record of a run\. Run the suite again to renew it\. \(.+\)$"
+    ):
+        Results(tmp_path)
+
+
+def test_a_record_without_a_checksum_is_not_trusted(out):
+    record = record_of(out)
+    del record["checksum"]
+    (out / "run.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"run\.json: damaged: its checksum is missing or does not match\."):
+        Results(out)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
+        ("[" * 100_000, r"run\.json: cannot be read: nested too deeply\."),
         ("{", r"run\.json: cannot be read: "),
         (b"\xff\xfe", r"run\.json: cannot be read: "),
         ("[]", r"run\.json: not the record of a run\. Run the suite again to renew it\."),

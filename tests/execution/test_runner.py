@@ -19,6 +19,7 @@ import pytest
 import robustcaps as rc
 from robustcaps.analysis.results import Results
 from robustcaps.execution import runner
+from robustcaps.execution.engines import RunProgress
 from robustcaps.suite.spec import load_suite
 
 
@@ -86,15 +87,35 @@ def test_kill_at_any_moment_and_run_again_gives_the_same_table(suite, plugin, tm
     assert (tmp_path / "o" / "table.csv").read_bytes() == (tmp_path / "whole" / "table.csv").read_bytes()
 
 
-@pytest.mark.parametrize("damage", ["cut", "zeroed"])
+class DamageReports(RunProgress):
+    """Collects the cells that are reported as damaged."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, str]] = []
+
+    def cell_damaged(self, cell, problem):
+        self.reports.append((cell.id, problem))
+
+
+DAMAGES = {
+    "cut": lambda content, other: content[:100],
+    "zeroed": lambda content, other: content[:40] + bytes(200) + content[240:],
+    "another cell's": lambda content, other: other,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 @pytest.mark.usefixtures("registries")
 def test_a_damaged_cell_is_computed_again(suite, plugin, tmp_path, damage):
     rc.run(suite, tmp_path / "o", plugins=[plugin])
     table = (tmp_path / "o" / "table.csv").read_bytes()
-    victim = next((tmp_path / "o" / "cells").glob("*.parquet"))
-    content = victim.read_bytes()
-    victim.write_bytes(content[:100] if damage == "cut" else content[:40] + bytes(200) + content[240:])
-    again = rc.run(suite, tmp_path / "o", plugins=[plugin])
+    victim, other, *_ = sorted((tmp_path / "o" / "cells").glob("*.parquet"))
+    victim.write_bytes(damage(victim.read_bytes(), other.read_bytes()))
+    (tmp_path / "o" / "run.json").write_text("{")
+    progress = DamageReports()
+    again = rc.run(suite, tmp_path / "o", plugins=[plugin], progress=progress)
+    ((cell_id, problem),) = progress.reports
+    assert cell_id == victim.stem and f"{victim.name}: damaged: " in problem
     assert (again.computed, again.reused, again.failures) == (1, 9, ())
     assert (tmp_path / "o" / "table.csv").read_bytes() == table
 

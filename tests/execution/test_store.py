@@ -1,10 +1,12 @@
-"""The store: what is finished is read as it was saved, and what is damaged counts as not finished."""
+"""The store: what is finished is read as it was saved, and what is damaged is named."""
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pandas as pd
@@ -13,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from robustcaps.errors import UserError
-from robustcaps.execution.store import META, Store
+from robustcaps.execution.store import META, DamagedCell, Store
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ def test_a_file_says_what_it_holds(store):
         "settings": {"attack": {"eps": [0.1]}, "path": "a"},
         "names": {"model": "cnn", "attack": "fgsm"},
         "seconds": 2.0,
+        "rows": 3,
     }
 
 
@@ -94,27 +97,75 @@ def test_saving_again_replaces(store):
     assert len(read(store)) == 2 and store.seconds(CELL) == 2.0
 
 
+def rewritten(content: bytes, rows: int) -> bytes:
+    """The file with fewer rows and all of its metadata, as another tool writes it."""
+    table = pq.read_table(pa.BufferReader(content))
+    sink = io.BytesIO()
+    pq.write_table(table.slice(0, rows), sink)
+    return sink.getvalue()
+
+
 DAMAGES = {
     "cut": lambda content: content[: len(content) // 2],
     "zeroed": lambda content: content[:40] + bytes(200) + content[240:],
     "empty": lambda content: b"",
     "other content": lambda content: b"no Parquet at all",
+    "fewer rows": lambda content: rewritten(content, 2),
+    "without a checksum": lambda content: rewritten(content, 3),
+    "more behind it": lambda content: content + b"\0",
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_file_is_no_finished_cell_and_can_be_saved_again(store, damage):
+def test_a_damaged_file_is_named_and_can_be_saved_again(store, damage):
     store.save(CELL, ROWS, 1.0)
     file = store.cells / "c0ffee.parquet"
     file.write_bytes(damage(file.read_bytes()))
-    assert not store.has(CELL) and store.read(CELL) is None
+    for look in (store.has, store.read):
+        with pytest.raises(DamagedCell, match=r"c0ffee\.parquet: damaged: its checksum is missing or does not match"):
+            look(CELL)
     store.save(CELL, ROWS, 1.0)
     pd.testing.assert_frame_equal(read(store), ROWS)
 
 
+def test_no_flipped_bit_is_ever_read(store):
+    store.save(CELL, ROWS, 1.0)
+    file = store.cells / "c0ffee.parquet"
+    content = file.read_bytes()
+    random = Random(0)
+    for bit in random.sample(range(8 * len(content)), 1000):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(bytes(flipped))
+        with pytest.raises(DamagedCell):
+            store.read(CELL)
+        store.seconds(CELL)
+
+
+def test_the_file_of_another_cell_is_not_this_cell(store):
+    store.save(StoredThing(id="decaf"), ROWS, 1.0)
+    (store.cells / "decaf.parquet").rename(store.cells / "c0ffee.parquet")
+    with pytest.raises(DamagedCell, match=r"c0ffee\.parquet: damaged: it belongs to another cell, decaf\."):
+        store.read(CELL)
+
+
 def test_a_file_of_somebody_else_is_no_finished_cell(store):
     pq.write_table(pa.Table.from_pandas(ROWS), store.cells / "c0ffee.parquet")
-    assert not store.has(CELL) and store.seconds(CELL) is None
+    with pytest.raises(DamagedCell):
+        store.has(CELL)
+    assert store.seconds(CELL) is None
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(store):
+    (store.cells / "c0ffee.parquet").mkdir()
+    with pytest.raises(DamagedCell, match=r"c0ffee\.parquet: cannot be read: Is a directory\."):
+        store.has(CELL)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff", b"[" * 100_000])
+def test_a_damaged_record_of_a_failure_says_nothing(store, content):
+    (store.cells / "c0ffee.failed.json").write_bytes(content)
+    assert store.violation(CELL) == ""
 
 
 def test_a_failure_is_kept_until_the_cell_is_finished(store):

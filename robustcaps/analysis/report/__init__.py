@@ -34,7 +34,7 @@ def render_report(results: Results) -> str:
         findings=results.findings,
         figures=[(path.stem, _inline(path)) for path in drawings],
         sections=[*_attack_sections(results.tables), *results.sections()],
-        failed=[cell for cell in record["cells"] if cell["status"] != "finished"],
+        problems=results.problems,
     )
 
 

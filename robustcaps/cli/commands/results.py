@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from robustcaps.cli.options import OutFolder, Plugins, console, examples, load_plugins
+
+if TYPE_CHECKING:
+    from robustcaps.analysis.collection import CollectionResults
+    from robustcaps.analysis.results import Results
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +43,7 @@ def table(
         files += loaded.write_overview()
     if not markdown:
         show_files(console, files)
+    _exit_if_incomplete(loaded)
 
 
 def figures(
@@ -52,8 +58,10 @@ def figures(
     from robustcaps.cli.rendering import show_files
 
     load_plugins(plugin)
-    runs = all_results(load_results(out))
+    loaded = load_results(out)
+    runs = all_results(loaded)
     show_files(console, [file for results in runs for file in results.write_figures(published=published)])
+    _exit_if_incomplete(loaded)
 
 
 def report(out: OutFolder, plugin: Plugins = None) -> None:
@@ -68,3 +76,14 @@ def report(out: OutFolder, plugin: Plugins = None) -> None:
     if isinstance(loaded, CollectionResults):
         files += loaded.write_overview()
     show_files(console, files)
+    _exit_if_incomplete(loaded)
+
+
+def _exit_if_incomplete(results: Results | CollectionResults) -> None:
+    """Name the cells that are missing or damaged, and end with exit code 1 if there are any."""
+    from robustcaps.cli.rendering import show_problems
+
+    problems = results.problems
+    show_problems(Console(stderr=True, emoji=False), problems)
+    if problems:
+        raise typer.Exit(1)
