@@ -15,10 +15,12 @@ from robustcaps.analysis.results import Results
 from robustcaps.execution.engines import RunProgress, pick_engine
 from robustcaps.execution.execute_cell import Outcome
 from robustcaps.execution.runner import RunOptions, execute_suite
+from robustcaps.execution.store import prepare_folder
 from robustcaps.models.precision import Precision
 from robustcaps.suite.plan import make_plan
 from robustcaps.suite.resolve import Resolver, RuntimeConfig
 from robustcaps.suite.spec import Collection, is_collection, load_collection, load_suite
+from robustcaps.utils.folder_lock import FolderLock
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,10 @@ def _command(source: Path, folder: Path, engine: str, config: RuntimeConfig, bat
 
 def _run_suite(source: Path, folder: Path, options: RunOptions) -> Run:
     """Execute a suite and write everything that it shows."""
-    done = execute_suite(source, folder, options)
-    results = Results(folder) if done.has_results else None
-    files = [] if results is None else results.write_all()
+    with FolderLock(folder) as lock:
+        done = execute_suite(source, lock, options)
+        results = Results(folder) if done.has_results else None
+        files = [] if results is None else results.write_all()
     record = folder / "run.json"
     return Run(folder, done.computed, done.reused, done.failures, (*files, record), results, done.untrained)
 
@@ -132,16 +135,20 @@ def _run_collection(collection: Collection, folder: Path, options: RunOptions) -
     """Run one suite after the other, then write the overview."""
     parts = []
     names = [load_suite(member).name for member in collection.suites]
-    for number, (member, name) in enumerate(zip(collection.suites, names, strict=True), start=1):
-        options.progress.suite_started(name, number, len(names))
-        parts.append(_run_suite(member, folder / name, options))
-        write_collection(folder, collection.name, collection.title, names[:number], names)
+    prepare_folder(folder)
+    with FolderLock(folder) as lock:
+        lock.acquire()
+        for number, (member, name) in enumerate(zip(collection.suites, names, strict=True), start=1):
+            options.progress.suite_started(name, number, len(names))
+            parts.append(_run_suite(member, folder / name, options))
+            write_collection(folder, collection.name, collection.title, names[:number], names)
+        overview = CollectionResults(folder).write_overview()
     return Run(
         folder,
         sum(part.computed for part in parts),
         sum(part.reused for part in parts),
         tuple(failure for part in parts for failure in part.failures),
-        tuple(CollectionResults(folder).write_overview()),
+        tuple(overview),
         untrained=tuple(reason for part in parts for reason in part.untrained),
         parts=tuple(parts),
     )

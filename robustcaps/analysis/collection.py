@@ -13,7 +13,7 @@ import pandas as pd
 from robustcaps.analysis.claims import claims_markdown, judge_claims
 from robustcaps.analysis.records import COLLECTION_RECORD, read_collection_record
 from robustcaps.analysis.results import Results
-from robustcaps.utils.files import write_atomically
+from robustcaps.utils.files import json_checksum, write_atomically
 
 
 class CollectionResults:
@@ -73,7 +73,8 @@ def all_results(results: Results | CollectionResults) -> list[Results]:
 def write_collection(out: Path, name: str, title: str, suites: Sequence[str], planned: Sequence[str] = ()) -> None:
     """Record which suites of a collection have been run into a folder, and which are planned."""
     out.mkdir(parents=True, exist_ok=True)
-    record = {"name": name, "title": title, "suites": list(suites), "planned": list(planned or suites)}
+    record: dict[str, Any] = {"name": name, "title": title, "suites": list(suites), "planned": list(planned or suites)}
+    record["checksum"] = json_checksum(record)
     write_atomically(out / COLLECTION_RECORD, json.dumps(record, indent=2) + "\n")
 
 

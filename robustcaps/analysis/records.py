@@ -80,6 +80,8 @@ class CollectionRecord(_Record):
     """Those that have been run."""
     planned: list[str] = []
     """All suites of the collection."""
+    checksum: str | None = None
+    """See `json_checksum`."""
 
 
 def read_run_record(out: Path) -> dict[str, Any]:
@@ -93,21 +95,30 @@ def read_run_record(out: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file. Is {out} the out folder of `robustcaps run`?") from error
     record = _validated(RunRecord, content, path, "a run. Run the suite again to renew it.")
-    is_published = record["checksum"] is None and not (out / "cells").exists()
-    if not is_published and record["checksum"] != json_checksum(content):
-        raise UserError(f"{path}: damaged: its checksum is missing or does not match. Run the suite again to renew it.")
+    _verify(record, content, path, "suite", is_published=not (out / "cells").exists())
     return record
 
 
 def read_collection_record(out: Path) -> dict[str, Any]:
-    """Return collection.json of an out folder."""
+    """Return collection.json of an out folder; its checksum must match, as that of run.json."""
     path = out / COLLECTION_RECORD
-    whose = "a collection. Run the collection again to renew it."
-    record = _validated(CollectionRecord, read_json(path), path, whose)
+    content = read_json(path)
+    record = _validated(CollectionRecord, content, path, "a collection. Run the collection again to renew it.")
     for name in record["suites"]:
         if Path(name).name != name or name in {"", ".", ".."}:
             raise UserError(f"{path}: suites: '{name}' is not the name of a folder.")
+    has_cells = any((out / name / "cells").exists() for name in record["suites"])
+    _verify(record, content, path, "collection", is_published=not has_cells)
     return record
+
+
+def _verify(record: dict[str, Any], content: dict[str, Any], path: Path, what: str, *, is_published: bool) -> None:
+    """Refuse a record whose checksum does not match; only a published one may lack it."""
+    if is_published and record["checksum"] is None:
+        return
+    if record["checksum"] != json_checksum(content):
+        problem = "damaged: its checksum is missing or does not match"
+        raise UserError(f"{path}: {problem}. Run the {what} again to renew it.")
 
 
 def _validated(kind: type[BaseModel], content: object, path: Path, whose: str) -> dict[str, Any]:

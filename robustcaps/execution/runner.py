@@ -20,9 +20,10 @@ from robustcaps.suite.cell import Cell
 from robustcaps.suite.plan import make_plan
 from robustcaps.suite.resolve import Resolver, RuntimeConfig, has_card
 from robustcaps.suite.spec import DataSpec, ModelSpec, Suite, load_suite, meant_for
-from robustcaps.suite.train_models import train_models
+from robustcaps.suite.train_models import check_trainings, train_models
 from robustcaps.utils.devices import pick_device
 from robustcaps.utils.files import json_checksum, write_atomically
+from robustcaps.utils.folder_lock import FolderLock
 from robustcaps.utils.versions import git_commit, package_versions
 
 PACKAGES = ("robustcaps", "torch", "numpy", "pandas", "pyarrow", "torchattacks", "foolbox", "ray")
@@ -64,19 +65,25 @@ class Execution:
         return self.reused + self.computed > len(self.failures)
 
 
-def execute_suite(source: Path, folder: Path, options: RunOptions) -> Execution:
-    """Train the models that a suite trains, compute the cells that are missing, and write run.json."""
+def execute_suite(source: Path, lock: FolderLock, options: RunOptions) -> Execution:
+    """Train the models that a suite trains, compute the cells that are missing, and write run.json.
+
+    The out folder is that of the lock, which is acquired when the suite has been checked.
+    """
     started = time.perf_counter()
+    folder = lock.folder
     resolver, store = Resolver(options.config), Store(folder)
     suite = load_suite(source)
     if options.batch_size is not None:
         suite = suite.model_copy(update={"batch_size": options.batch_size})
     untrained: list[str] = []
-    if any(spec.train for spec in suite.models):
-        make_plan(suite, resolver, source=str(source), progress=options.progress.data_prepared)  # finds mistakes first
-        suite, untrained = train_models(suite, folder, options.config, options.training_progress)
     cells = make_plan(suite, resolver, source=str(source), progress=options.progress.data_prepared)
+    check_trainings(suite)
     store.prepare()
+    lock.acquire()
+    if any(spec.train for spec in suite.models):
+        suite, untrained = train_models(suite, folder, options.config, options.training_progress)
+        cells = make_plan(suite, resolver, source=str(source), progress=options.progress.data_prepared)
     finished = _find_finished(cells, store, options.progress)
     reused = [cell for cell in cells if cell.id in finished]
     missing = list({cell.id: cell for cell in cells if cell.id not in finished}.values())

@@ -65,12 +65,8 @@ class Store:
 
     def prepare(self) -> None:
         """Create the folders; a folder that cannot be written is an error."""
-        try:
-            self.cells.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.cells / ".writable", "")
-            (self.cells / ".writable").unlink()
-        except OSError as error:
-            raise UserError(f"out folder {self.folder}: cannot be written: {error.strerror}.") from error
+        prepare_folder(self.folder)
+        prepare_folder(self.cells)
 
     def has(self, cell: StoredName) -> bool:
         """Return whether the cell is finished; raise `DamagedCell` if its file is not what was saved."""
@@ -141,6 +137,16 @@ class Store:
 
     def _failure(self, cell_id: str) -> Path:
         return self.cells / f"{cell_id}.failed.json"
+
+
+def prepare_folder(folder: Path) -> None:
+    """Create a folder for results; one that cannot be written is an error."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / ".writable", "")
+        (folder / ".writable").unlink()
+    except OSError as error:
+        raise UserError(f"out folder {folder}: cannot be written: {error.strerror}.") from error
 
 
 def _with_checksum(content: bytes) -> bytes:

@@ -46,6 +46,19 @@ def train_models(suite: Suite, out: Path, config: RuntimeConfig, progress: Train
     return suite.model_copy(update={"models": models}), failures
 
 
+def check_trainings(suite: Suite) -> None:
+    """Refuse trainings that cannot begin, before anything is written."""
+    for position, spec in enumerate(suite.models):
+        if spec.train is None:
+            continue
+        try:
+            select_training_data(spec, suite)
+            if spec.weights is not None:
+                raise UserError("'weights' and 'train' are mutually exclusive.")  # noqa: TRY301
+        except UserError as error:
+            raise UserError(f"models[{position}] '{spec.label}': {error}") from error
+
+
 def training_folder(spec: ModelSpec, data: DataSpec, out: Path) -> Path:
     """Return the folder of a model's training: its label and a hash of all settings that are not defaults."""
     settings = spec.model_dump_json(exclude={"name", "weights", "data", "group"}, exclude_defaults=True)
@@ -71,8 +84,6 @@ def _train_model(
     progress: TrainingProgress,
 ) -> Path:
     """Train one model and return the file of its weights."""
-    if spec.weights is not None:
-        raise UserError("'weights' and 'train' are mutually exclusive.")
     name, _, tag = spec.use.partition(":")
     folder = training_folder(spec, data, out)
     views = {} if options.views is None else {"views": options.views}

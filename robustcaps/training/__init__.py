@@ -25,6 +25,7 @@ from robustcaps.training.samples import hold_out, hold_out_test, load_train_spli
 from robustcaps.training.targets import check_targets
 from robustcaps.training_options import TrainingOptions
 from robustcaps.utils.devices import pick_device
+from robustcaps.utils.folder_lock import FolderLock
 
 __all__ = ["TrainingProgress", "train"]
 
@@ -92,10 +93,15 @@ def train(
     finished = open_folder(run, resume=resume)
     if finished is not None:
         return finished
-    precision.apply(model, name=name, methods=TRAINING_METHODS)
-    log = fit(run, model)
-    command = training_command(settings, options or {}, precision)
-    return finish(run, model, log, test, validation=validation_text, command=command)
+    with FolderLock(run.folder) as lock:
+        lock.acquire()
+        finished = open_folder(run, resume=resume)  # another process may have finished it meanwhile
+        if finished is not None:
+            return finished
+        precision.apply(model, name=name, methods=TRAINING_METHODS)
+        log = fit(run, model)
+        command = training_command(settings, options or {}, precision)
+        return finish(run, model, log, test, validation=validation_text, command=command)
 
 
 def _parse_options(training_options: Mapping[str, Any], *, where: str) -> TrainingOptions:

@@ -144,6 +144,18 @@ def test_a_damaged_record_is_named(tmp_path):
             load_results(tmp_path)
 
 
+def test_a_changed_record_is_noticed_and_the_next_run_renews_it(registries, collection, plugin, tmp_path):
+    rc.run(collection, tmp_path / "o", plugins=[plugin])
+    path = tmp_path / "o" / "collection.json"
+    whole = path.read_text()
+    for damaged in (whole.replace('"planned"', '"plannee"'), whole.replace('"checksum"', '"checksuM"'), "{"):
+        path.write_text(damaged)
+        with pytest.raises(UserError, match=r"collection\.json: .*(damaged: its checksum|cannot be read)"):
+            load_results(tmp_path / "o")
+    assert rc.run(collection, tmp_path / "o", plugins=[plugin]).computed == 0
+    assert path.read_text() == whole
+
+
 def test_a_suite_of_a_collection_that_is_gone_is_named(tmp_path):
     write_collection(tmp_path, "both", "Both", ["one"])
     with pytest.raises(UserError, match=r"one/run\.json: no such file"):

@@ -243,3 +243,17 @@ def test_a_damaged_record_of_a_failure_does_not_stop_a_run(suite, plugin, tmp_pa
     for file in (tmp_path / "o" / "cells").glob("*.failed.json"):
         file.write_text("")
     assert len(rc.run(suite, tmp_path / "o", plugins=[plugin]).failures) == 2
+
+
+@pytest.mark.usefixtures("registries")
+def test_a_second_run_in_a_folder_at_work_is_refused(suite, plugin, tmp_path):
+    """It would compute every cell a second time."""
+    out = tmp_path / "o"
+
+    class SecondRun(RunProgress):
+        def run_started(self, cells, finished):
+            with pytest.raises(rc.UserError, match=rf"o: process {os.getpid()} on .* is at work in this folder"):
+                rc.run(suite, out, plugins=[plugin])
+
+    assert rc.run(suite, out, plugins=[plugin], progress=SecondRun()).computed == 10
+    assert not [path for path in out.iterdir() if path.name.startswith(".")]

@@ -488,3 +488,13 @@ def test_progress_runs_from_zero_towards_one(tmp_path, monkeypatch):
     monkeypatch.setattr(tiny.Tiny, "training_loss", note)
     run(tmp_path)
     assert seen == [step / 20 for step in range(20)]
+
+
+def test_a_second_training_in_a_folder_at_work_is_refused(tmp_path):
+    class SecondTraining(TrainingProgress):
+        def started(self, epochs, steps, done):
+            with pytest.raises(UserError, match=rf"process {os.getpid()} on .* is at work in this folder"):
+                train("tiny", data="bars", out=tmp_path, epochs=1)
+
+    train("tiny", data="bars", out=tmp_path, epochs=1, progress=SecondTraining())
+    assert not (tmp_path / ".lock").exists()
