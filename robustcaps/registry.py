@@ -10,12 +10,14 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from robustcaps.errors import UserError, did_you_mean
+from robustcaps.utils.code_digest import Root, reachable_files
 
 if TYPE_CHECKING:
     from torch import nn
@@ -82,10 +84,11 @@ class Registry(Generic[T]):
     def add(self, name: str, factory: Callable[..., T], *, source: str | None = None, pretrained: bool = False) -> None:
         """Register a factory; a name taken by another source is an error, the same source may renew its own.
 
-        `source` is the module that it belongs to, by default the one that defines the factory.
+        `source` is the module that it belongs to, by default the plugin file that registers it, else the module that
+        defines the factory.
         """
         home = inspect.getmodule(factory)
-        entry = Entry(name, factory, source or (home.__name__ if home else "unknown"), pretrained)
+        entry = Entry(name, factory, source or _plugin_at_work() or (home.__name__ if home else "unknown"), pretrained)
         taken = self._entries.get(name)
         if taken is not None and taken.source != entry.source:
             raise UserError(f"{self.kind} '{name}' is registered already, by {taken.source}.")
@@ -158,7 +161,7 @@ class Registry(Generic[T]):
             except Exception as error:
                 raise UserError(f"{self.kind} plugin '{point.name}' ({point.value}): {error}") from error
             if point.name not in self._entries:
-                self.add(point.name, factory)
+                self.add(point.name, factory, source=point.module)
 
 
 MODELS: Registry[nn.Module] = Registry("model", "robustcaps.models")
@@ -206,21 +209,70 @@ def list_diagnostics(pattern: str = "*") -> list[str]:
     return DIAGNOSTICS.names(pattern)
 
 
+PLUGIN_PREFIX = "robustcaps_plugin_"
+"""What the names of the modules of plugin files begin with."""
+_helpers: dict[str, dict[str, bytes]] = {}
+"""For each plugin: the modules that it imported from its folder, and the content of their files."""
+
+
 def load_plugin(path: Path | str) -> None:
-    """Import a plugin file, so that its decorators register its contents."""
+    """Import a plugin file, so that its decorators register its contents.
+
+    If modules that it imports have changed since it was last loaded, they are imported again.
+    """
     path = Path(path)
     if not path.is_file():
         raise UserError(f"plugin {path}: no such file.")
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-    name = f"robustcaps_plugin_{path.stem}_{place}"
+    name = f"{PLUGIN_PREFIX}{path.stem}_{place}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"plugin {path}: not a Python file.")
     module = importlib.util.module_from_spec(spec)
+    _forget_changed_helpers(name)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with _without_bytecode():
+            spec.loader.exec_module(module)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
         raise UserError(f"plugin {path}: {type(error).__name__}: {error}") from error
+    _helpers[name] = _imported_modules(path.resolve())
+
+
+@contextmanager
+def _without_bytecode() -> Iterator[None]:
+    """Write no .pyc files: Python takes an old one for a source that was edited within the same second."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
+
+
+def _imported_modules(plugin: Path) -> dict[str, bytes]:
+    """Return the loaded modules that a plugin imports and that are not installed, with the content of their files."""
+    files = reachable_files([plugin], (Root(plugin.parent, is_plugin=True),)) - {plugin}
+    loaded = [(name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items())]
+    return {name: Path(file).read_bytes() for name, file in loaded if file and Path(file).resolve() in files}
+
+
+def _forget_changed_helpers(plugin: str) -> None:
+    """Forget all modules of a plugin's folder if one of them has changed."""
+    helpers = _helpers.get(plugin, {})
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in helpers}
+    present = {name: Path(file) for name, file in files.items() if file and Path(file).is_file()}
+    if any(path.read_bytes() != helpers[name] for name, path in present.items()):
+        importlib.invalidate_caches()
+        for name in helpers:
+            sys.modules.pop(name, None)
+
+
+def _plugin_at_work() -> str | None:
+    """Return the plugin file whose top level is being executed, if it is the innermost module that is."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    name = frame.f_globals.get("__name__", "") if frame is not None else ""
+    return name if name.startswith(PLUGIN_PREFIX) else None

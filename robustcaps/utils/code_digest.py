@@ -8,7 +8,10 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import importlib.machinery
 import re
+import sys
+import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,9 @@ PACKAGE = Path(__file__).parent.parent
 REGISTRY = Path(__file__).parent.parent / "registry.py"
 """It names the home of everything that can be registered, so it is not followed further."""
 MODULE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:\w+)?")
+QUOTED_NAME = re.compile(r"[A-Za-z_]\w*|[\w./-]+\.py")
+"""A string that may name a module to import, or a file to execute."""
+PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass(frozen=True)
@@ -27,14 +33,63 @@ class Root:
     folder: Path
     package: str | None = None
     """Only modules of this package; None takes every module in the folder."""
+    is_plugin: bool = False
+    """Whether modules elsewhere on sys.path that are not installed, packages above modules, and strings that name a
+    module or a file of the folder count, too: a plugin may import in any way."""
 
     def module_file(self, name: str) -> Path | None:
         """Return the file of a module, or None if it is not below this root."""
         if self.package is not None and name.partition(".")[0] != self.package:
             return None
-        path = self.folder.joinpath(*name.split("."))
-        candidates = (path.with_name(f"{path.name}.py"), path / "__init__.py")
-        return next((candidate.resolve() for candidate in candidates if candidate.is_file()), None)
+        found = _file_in(self.folder, name)
+        return _file_on_path(name) if found is None and self.is_plugin else found
+
+    def files(self, reference: ImportReference, importer: Path, package: list[str]) -> list[Path]:
+        """Return the files below this root that a reference in a file of a package may mean."""
+        if reference.is_quoted:
+            return self._quoted_files(reference.module, importer) if self.is_plugin else []
+        names = reference.names(package)
+        if self.is_plugin:
+            names += [name.rsplit(".", up)[0] for name in names for up in range(1, name.count(".") + 1)]
+        found = (self.module_file(name) for name in dict.fromkeys(names))
+        return [file for file in found if file is not None]
+
+    def _quoted_files(self, text: str, importer: Path) -> list[Path]:
+        candidates = [importer.parent / text, self.folder / text] if text.endswith(".py") else []
+        candidates += [file for file in (_file_in(self.folder, text),) if file is not None]
+        return [file.resolve() for file in candidates if file.is_file()]
+
+
+def _file_in(folder: Path, name: str) -> Path | None:
+    """Return the file of a module in a folder: source, a package's __init__, or a compiled extension."""
+    path = folder.joinpath(*name.split("."))
+    extensions = (path.with_name(path.name + suffix) for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+    candidates = (path.with_name(f"{path.name}.py"), path / "__init__.py", *extensions)
+    return next((candidate.resolve() for candidate in candidates if candidate.is_file()), None)
+
+
+def _file_on_path(name: str) -> Path | None:
+    """Return the file of a module that Python finds, loaded or not, unless it is installed or part of Python."""
+    loaded = getattr(sys.modules.get(name), "__file__", None)
+    if loaded is not None:
+        return None if is_installed(Path(loaded)) else Path(loaded).resolve()
+    try:
+        spec = importlib.machinery.PathFinder.find_spec(name.partition(".")[0])
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None or is_installed(Path(spec.origin)):
+        return None
+    origin = Path(spec.origin)
+    return _file_in(origin.parents[origin.name == "__init__.py"], name)
+
+
+def is_installed(file: Path) -> bool:
+    """Return whether a file belongs to an installed package, to Python itself or to this package."""
+    resolved = file.resolve()
+    if PACKAGE_FOLDERS & set(resolved.parts):
+        return True
+    homes = (Path(sysconfig.get_path("stdlib")), PACKAGE)
+    return not resolved.is_file() or any(resolved.is_relative_to(home.resolve()) for home in homes)
 
 
 def own_root() -> Root:
@@ -78,12 +133,17 @@ def _name(file: Path, roots: tuple[Root, ...]) -> str:
     return file.name
 
 
+def imported_packages(files: Iterable[Path]) -> set[str]:
+    """Return the top-level names of the modules that some source files import."""
+    references = (reference for file in files for reference in _read(file).imports)
+    return {each.module.partition(".")[0] for each in references if not (each.level or each.is_quoted)} - {""}
+
+
 def _imported_files(file: Path, roots: tuple[Root, ...]) -> list[Path]:
     """Return the modules below the roots that a file imports, or names in a string to import them later."""
     package = _name(file, roots).split("/")[:-1]
-    names = dict.fromkeys(name for reference in _read(file).imports for name in reference.names(package))
-    files = (root.module_file(name) for name in names for root in roots)
-    return [found for found in files if found is not None]
+    found = (root.files(reference, file, package) for reference in _read(file).imports for root in roots)
+    return list(dict.fromkeys(each for files in found for each in files))
 
 
 @dataclass(frozen=True)
@@ -94,6 +154,8 @@ class ImportReference:
     names_in_it: tuple[str, ...] = ()
     level: int = 0
     """Number of dots of a relative import."""
+    is_quoted: bool = False
+    """Whether it is a string that may name a module or a file of a plugin."""
 
     def names(self, package: list[str]) -> list[str]:
         """Return the modules that may be meant, seen from a package; a name that is no module is found nowhere."""
@@ -120,7 +182,11 @@ def _read(file: Path) -> ParsedFile:
 
 @functools.cache
 def _parse(file: Path, _modified: int, _size: int) -> ParsedFile:
-    tree = ast.parse(file.read_bytes())
+    content = file.read_bytes()
+    try:
+        tree = ast.parse(content if file.suffix == ".py" else b"\0")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # compiled, or never executed
+        return ParsedFile(hashlib.sha256(content).hexdigest(), ())
     imports = tuple(found for node in _executed_nodes(tree) for found in _imports_of(node))
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -152,5 +218,8 @@ def _imports_of(node: ast.AST) -> list[ImportReference]:
     if isinstance(node, ast.ImportFrom):
         return [ImportReference(node.module or "", tuple(alias.name for alias in node.names), node.level)]
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE_NAME.fullmatch(node.value):
-        return [ImportReference(node.value.partition(":")[0])]
+        names_file = node.value.endswith(".py")
+        return [ImportReference(node.value if names_file else node.value.partition(":")[0], is_quoted=names_file)]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and QUOTED_NAME.fullmatch(node.value):
+        return [ImportReference(node.value, is_quoted=True)]
     return []

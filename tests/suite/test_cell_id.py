@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import linecache
 import sys
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 import robustcaps as rc
 from robustcaps.registry import ATTACKS, DATASETS, MODELS
+from robustcaps.suite import cell_id
 from robustcaps.suite.cell_id import external_code, package_code, settings_id
 from robustcaps.suite.plan import EVALUATION, make_plan
 from robustcaps.suite.resolve import Resolver, RuntimeConfig
@@ -76,6 +79,7 @@ def registered_from(folder: Path, files: dict[str, str]) -> Iterator[Resolver]:
     """A resolver with the plugins of a folder; what they register and import is forgotten afterwards."""
     folder.mkdir()
     for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         for kind in (ATTACKS, DATASETS, MODELS):
@@ -89,7 +93,7 @@ def registered_from(folder: Path, files: dict[str, str]) -> Iterator[Resolver]:
 
 def ids_of(folder: Path, **changed: str) -> dict[str, str]:
     """The ids of cells by their attacks, with some of the plugin's files changed."""
-    files = FILES | {f"{name}.py": text for name, text in changed.items()}
+    files = FILES | {f"{name.removesuffix('.py')}.py": text for name, text in changed.items()}
     attacks = [{"use": name, "eps": [0.1]} for name in ("mine", "fgsm")]
     content = {"data": [{"use": "dots", "limit": 6}], "models": [{"use": "levels"}], "attacks": attacks}
     suite = Suite.model_validate({"name": "s", **content})
@@ -109,6 +113,83 @@ def test_changed_code_of_a_plugin_is_another_cell(tmp_path, changed):
     before, after = ids_of(tmp_path / "before"), ids_of(tmp_path / "after", **changed)
     assert before["mine"] != after["mine"]
     assert before["fgsm"] == after["fgsm"]
+
+
+WAYS = {
+    "a module named in a string": "import importlib\nstep = importlib.import_module('helper').step\n",
+    "a file named in a string": (
+        "import runpy, pathlib\nstep = runpy.run_path(str(pathlib.Path(__file__).parent / 'helper.py'))['step']\n"
+    ),
+    "a folder added to sys.path": (
+        "import pathlib, sys\nsys.path.insert(0, str(pathlib.Path(__file__).parent / 'lib'))\nfrom inlib import step\n"
+    ),
+    "the package above a module": "from pack.part import step\n",
+    "a module beside a package": "from pack.beside import step\n",
+}
+FOLDERS = {
+    "lib/inlib.py": HELPER,
+    "pack/__init__.py": "import deeper\nHALF = deeper.HALF\n",
+    "pack/part.py": "import sys\n\n\ndef step(eps):\n    return eps * sys.modules['pack'].HALF\n",
+    "pack/beside.py": "import deeper\n\n\ndef step(eps):\n    return eps * deeper.HALF\n",
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_helper_counts_in_whatever_way_a_plugin_imports_it(tmp_path, way, monkeypatch):
+    for name in ("inlib", "pack", "pack.part", "pack.beside"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    ids = []
+    for half in ("0.5", "0.25"):
+        mine = MINE.replace("from helper import step\n", way)
+        ids.append(ids_of(tmp_path / half, mine=mine, deeper=f"HALF = {half}\n", **FOLDERS))
+        for name in ("inlib", "pack", "pack.part", "pack.beside"):
+            sys.modules.pop(name, None)
+    assert ids[0]["mine"] != ids[1]["mine"] and ids[0]["fgsm"] == ids[1]["fgsm"]
+
+
+MADE = """
+import robustcaps as rc
+from helper import make
+
+rc.attack("mine")(make(0.5))
+"""
+MAKES = """
+def make(share):
+    def attack(model, images, labels, eps):
+        return (images - share * eps).clamp(0, 1)
+    return attack
+"""
+
+
+def test_the_file_that_registers_what_a_helper_makes_counts(tmp_path):
+    before = ids_of(tmp_path / "before", mine=MADE, helper=MAKES)
+    assert before["mine"] != ids_of(tmp_path / "after", mine=MADE.replace("0.5", "5"), helper=MAKES)["mine"]
+
+
+def test_the_versions_of_the_packages_that_a_plugin_imports_count(tmp_path, monkeypatch):
+    versions = {"foolbox": "1.0"}
+    known = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: versions.get(name) or known(name))
+    monkeypatch.setattr(cell_id, "_distributions", lambda: {"foolbox": ["foolbox"], "torch": ["torch"]})
+    mine = MINE + "\n\ndef later():\n    import foolbox\n    import torch\n"
+    before = ids_of(tmp_path / "before", mine=mine)
+    versions["torch"] = "0.0"
+    assert ids_of(tmp_path / "torch", mine=mine) == before, "run.json has its version"
+    versions["foolbox"] = "1.1"
+    after = ids_of(tmp_path / "after", mine=mine)
+    assert after["mine"] != before["mine"] and after["fgsm"] == before["fgsm"]
+
+
+def test_a_helper_that_changes_while_python_runs_is_imported_again(tmp_path):
+    """Its cells get another id: they must not be computed by the old code."""
+    with registered_from(tmp_path / "plugin", FILES):
+        images = torch.ones(1, 1, 1, 1)
+        for half in (0.5, 0.25):  # of the same size, within the same second
+            (tmp_path / "plugin" / "deeper.py").write_text(f"HALF = {half:.2f}\n")
+            rc.load_plugin(tmp_path / "plugin" / "mine.py")
+            moved = sys.modules[ATTACKS.entry("mine").source].mine(None, images, None, 1.0)
+            assert moved.item() == 1 - half
 
 
 NOT_CODE = {
