@@ -48,14 +48,16 @@ def make_plan(suite: Suite, resolver: Resolver, *, source: str, progress: Progre
 
 
 def _check_names(cells: list[Cell], source: str) -> None:
-    """Refuse different cells that tables could not distinguish."""
+    """Refuse cells that tables could not distinguish: they would be averaged, and their costs added."""
     seen: dict[tuple[Any, ...], Cell] = {}
     for cell in cells:
-        if seen.setdefault(cell.key, cell).id != cell.id:
-            (what,) = cell.task.names
-            raise UserError(
-                f"{source}: two different cells are called '{cell.label}'; give one {what} or model a name."
-            )
+        if cell.key not in seen:
+            seen[cell.key] = cell
+            continue
+        if seen[cell.key].id == cell.id:
+            raise UserError(f"{source}: '{cell.label}' is listed twice; remove one of the two entries.")
+        (what,) = cell.task.names
+        raise UserError(f"{source}: two different cells are called '{cell.label}'; give one {what} or model a name.")
 
 
 def _parts(suite: Suite) -> Iterator[tuple[Registry[Any], str, list[Any]]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -35,9 +36,25 @@ def _as_list(value: object) -> object:
     return value if value is None or isinstance(value, list) else [value]
 
 
+def _not_blank(value: object) -> object:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("must not be blank")
+    return value
+
+
+def _distinct(values: list[int]) -> list[int]:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{value} is listed twice; every seed counts once")
+    return values
+
+
+WORST_CASE = "worst case of all"
+"""Label of the per-sample worst case over all attacks; no attack may have it."""
+
 Eps = Annotated[float, BeforeValidator(_finite_number)]
 Sweep = Annotated[list[Eps], Field(min_length=1)]
-Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Seeds = Annotated[list[Annotated[int, Field(ge=0, le=MAX_SEED)]], AfterValidator(_distinct)]
 
 
 class Spec(BaseModel):
@@ -46,7 +63,7 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     use: str = Field(min_length=1)
-    name: str | None = None
+    name: Annotated[str | None, BeforeValidator(_not_blank)] = None
 
     @property
     def label(self) -> str:
@@ -79,15 +96,13 @@ class TrainSpec(TrainingOptions):
     holdout: Holdout = 0
     views: Views | None = None
     """The viewpoints to train on (default: those of the suite's data)."""
-    seeds: Annotated[list[Seed], Field(min_length=2)] | None = None
+    seeds: Annotated[Seeds, Field(min_length=2)] | None = None
     """Train a group of models that differ in nothing but the seed."""
 
     @model_validator(mode="after")
     def _has_one_kind_of_seed(self) -> Self:
         if self.seeds is not None and "seed" in self.model_fields_set:
             raise ValueError("'seed' and 'seeds' are mutually exclusive")
-        if self.seeds is not None and len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("a seed is repeated in 'seeds'")
         return self
 
 
@@ -158,6 +173,12 @@ class AttackSpec(Spec):
     time_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Seconds that a cell may take; by default an hour for a plugin's attack, no limit for a built-in one."""
 
+    @model_validator(mode="after")
+    def _is_not_reserved(self) -> Self:
+        if " ".join(self.label.split()).lower() == WORST_CASE:
+            raise ValueError(f"'{WORST_CASE}' is the name of a line that tables compute; choose another name")
+        return self
+
 
 class DiagnosticSpec(Spec):
     """A diagnostic of the models: a kind (verdict, gradients, detection, overlap, views), or a single check."""
@@ -193,7 +214,7 @@ class Suite(BaseModel):
 
     name: str = Field(pattern=NAME)
     title: str = ""
-    seeds: list[Seed] = Field(default=[0], min_length=1)
+    seeds: Annotated[Seeds, Field(min_length=1)] = [0]
     batch_size: Annotated[int, Field(ge=1)] = 64
     data: list[DataSpec] = Field(min_length=1)
     models: list[ModelSpec] = Field(min_length=1)

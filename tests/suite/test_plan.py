@@ -17,6 +17,18 @@ from tests import tiny
 from tests.suite.test_spec import ASKING, GOOD, HEAD
 
 MISTAKES = {
+    "a model twice": (
+        GOOD.replace("[[attacks]]", '[[models]]\nuse = "levels"\n[[attacks]]'),
+        "x.toml: 'levels / dots / fgsm' is listed twice; remove one of the two entries.",
+    ),
+    "an attack twice": (
+        GOOD + '[[attacks]]\nuse = "fgsm"\neps = [0.1]\n',
+        "x.toml: 'levels / dots / fgsm' is listed twice; remove one of the two entries.",
+    ),
+    "data twice": (
+        GOOD.replace("[[models]]", '[[data]]\nuse = "dots"\n[[models]]'),
+        "x.toml: 'levels / dots / fgsm' is listed twice; remove one of the two entries.",
+    ),
     "eps missing": (GOOD.replace("eps = [0.1]", ""), "x.toml: attacks[0]: eps: missing"),
     "unknown attack": (
         GOOD.replace("fgsm", "fgms"),

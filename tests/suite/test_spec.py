@@ -31,6 +31,13 @@ MISTAKES = {
         GOOD.replace('"levels"', '"levels"\ndata = []'),
         "x.toml: models[0].data: list should have at least 1 item",
     ),
+    "a seed twice": ("seeds = [0, 1, 0]\n" + GOOD, "x.toml: seeds: 0 is listed twice; every seed counts once"),
+    "a reserved name": (
+        GOOD + 'name = "worst case of all"\n',
+        "x.toml: attacks[0]: 'worst case of all' is the name of a line that tables compute; choose another name",
+    ),
+    "a reserved name in other letters": (GOOD + 'name = "Worst  case of all"\n', "choose another name"),
+    "a blank name": (GOOD + 'name = " "\n', "x.toml: attacks[0].name: must not be blank (given: ' ')"),
     "limit": (GOOD.replace('"dots"', '"dots"\nlimit = 0'), "x.toml: data[0].limit: input should be greater than"),
 }
 

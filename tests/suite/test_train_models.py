@@ -251,7 +251,7 @@ def test_a_group_is_trained_as_its_members_would_be(tmp_path):
 @pytest.mark.parametrize(
     ("train", "problem"),
     [
-        ("seeds = [1, 1]", "a seed is repeated"),
+        ("seeds = [1, 1]", "1 is listed twice"),
         ("seeds = [1]", "at least 2 items"),
         ("seed = 1, seeds = [1, 2]", "mutually exclusive"),
     ],

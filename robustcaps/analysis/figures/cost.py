@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from robustcaps.analysis.tables.summary import WORST_CASE
+from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.figure_style import height, model_colours, white_grid
 
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d", "8", "1", "2", "3", "4", "+", "x", "|", "_"]

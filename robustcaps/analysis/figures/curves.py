@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from robustcaps.analysis.published import SOURCE, SOURCE_DATA, attack_curves
-from robustcaps.analysis.tables.summary import MEASURES, WORST_CASE
+from robustcaps.analysis.tables.summary import MEASURES
+from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.figure_style import colours, height, white_grid
 
 DASHES = ["-", "--", ":", "-."]

@@ -6,7 +6,7 @@ import itertools
 
 import pandas as pd
 
-from robustcaps.analysis.tables.summary import WORST_CASE
+from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.grid import Grid, GridCell, make_grid
 from robustcaps.utils.statistics import holm, mcnemar
 

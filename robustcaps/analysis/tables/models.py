@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from robustcaps.analysis.published import ERRORS_SOURCE, published_error
-from robustcaps.analysis.tables.summary import WORST_CASE
+from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.grid import Grid, make_grid, number, percent
 
 MAX_ATTACK_COLUMNS = 4

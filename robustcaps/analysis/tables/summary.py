@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from robustcaps.attacks.violations import describe_violation
+from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.grid import Grid, GridCell, make_grid, percent
 from robustcaps.utils.statistics import wilson
 
@@ -21,8 +22,6 @@ MEASURES = {
     "targeted": ("success", "Success of targeted attacks"),
 }
 """For each goal of an attack: the rate that is shown, and its name."""
-WORST_CASE = "worst case of all"
-"""Label of the per-sample worst case over all attacks."""
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from robustcaps.analysis.tables.comparisons import (
     comparison_sentences,
     headlines,
 )
-from robustcaps.analysis.tables.summary import WORST_CASE
+from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.grid import grids_markdown
 from robustcaps.utils.statistics import holm, mcnemar
 

@@ -4,13 +4,13 @@ import pandas as pd
 import pytest
 
 from robustcaps.analysis.tables.summary import (
-    WORST_CASE,
     count_violations,
     goal_grid,
     summarise,
     summary_grids,
     with_worst_case,
 )
+from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.grid import grids_markdown
 from robustcaps.utils.statistics import wilson
 from tests.rows import attacked, rows, sweep
