@@ -135,8 +135,8 @@ def _run_collection(collection: Collection, folder: Path, options: RunOptions) -
     """Run one suite after the other, then write the overview."""
     parts = []
     names = [load_suite(member).name for member in collection.suites]
-    prepare_folder(folder)
     with FolderLock(folder) as lock:
+        lock.new_folders += prepare_folder(folder)
         lock.acquire()
         for number, (member, name) in enumerate(zip(collection.suites, names, strict=True), start=1):
             options.progress.suite_started(name, number, len(names))

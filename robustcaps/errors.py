@@ -18,6 +18,15 @@ class TrainingFailed(UserError):  # noqa: N818  it is what a user reads: a train
     """A training collapsed or ran into numbers that are not finite; other trainings may go on."""
 
 
+def describe_error(error: BaseException) -> str:
+    """Return the type and the first line of an exception of any origin."""
+    try:
+        text = str(error).strip().partition("\n")[0]
+    except Exception:  # noqa: BLE001  a plugin's exception may fail to describe itself
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a sentence that offers the nearest choice, or lists them all where none is near."""
     known = sorted(choices)

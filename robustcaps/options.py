@@ -13,6 +13,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from robustcaps.errors import UserError, did_you_mean
 
 MAX_SEED = 2**31 - 1
+MAX_COUNT = 10**9
+"""The largest number of samples, queries or images of a batch."""
+MAX_SHOWN = 80
+"""Characters of a wrong value that a message shows."""
 
 Views = Literal["all", "familiar-azimuths", "novel-azimuths", "familiar-elevations", "novel-elevations"]
 """Viewpoints of a dataset, where it records them."""
@@ -65,5 +69,15 @@ def first_problem(error: ValidationError) -> str:
     text = problem["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     value = problem["input"]
-    shown = "" if isinstance(value, (dict, BaseModel)) or problem["type"] == "missing" else f" (given: {value!r})"
+    is_shown = not isinstance(value, (dict, BaseModel)) and problem["type"] != "missing"
+    shown = f" (given: {_clipped(value)})" if is_shown else ""
     return f"{place.lstrip('.')}: {text}{shown}" if place else f"{text}{shown}"
+
+
+def _clipped(value: object) -> str:
+    """Return a value as text of limited length."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # too many digits, or nested too deeply
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from robustcaps.errors import UserError, did_you_mean
+from robustcaps.errors import UserError, describe_error, did_you_mean
 from robustcaps.utils.code_digest import Root, reachable_files
+from robustcaps.utils.printable import printable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,6 +42,8 @@ class Entry(Generic[T]):
     """The module that registered it."""
     pretrained: bool = False
     """Of a model: whether the factory returns it with trained weights."""
+    count_samples: Callable[..., int] | None = None
+    """Of a dataset: (*, split, data_dir, **options) -> the number of its samples, without making them."""
 
     @property
     def built_in(self) -> bool:
@@ -72,23 +75,36 @@ class Registry(Generic[T]):
         self._providers: dict[str, Provider] = {}
         self._loaded = False
 
-    def register(self, name: str, *, pretrained: bool = False) -> Callable[[Factory], Factory]:
+    def register(
+        self, name: str, *, pretrained: bool = False, count_samples: Callable[..., int] | None = None
+    ) -> Callable[[Factory], Factory]:
         """Return a decorator that registers a factory; a name taken by another source is an error."""
 
         def decorate(factory: Factory) -> Factory:
-            self.add(name, factory, pretrained=pretrained)
+            self.add(name, factory, pretrained=pretrained, count_samples=count_samples)
             return factory
 
         return decorate
 
-    def add(self, name: str, factory: Callable[..., T], *, source: str | None = None, pretrained: bool = False) -> None:
+    def add(
+        self,
+        name: str,
+        factory: Callable[..., T],
+        *,
+        source: str | None = None,
+        pretrained: bool = False,
+        count_samples: Callable[..., int] | None = None,
+    ) -> None:
         """Register a factory; a name taken by another source is an error, the same source may renew its own.
 
         `source` is the module that it belongs to, by default the plugin file that registers it, else the module that
         defines the factory.
         """
+        if printable(name) != name:
+            raise UserError(f"{self.kind} '{printable(name)}': a name must not contain control characters.")
         home = inspect.getmodule(factory)
-        entry = Entry(name, factory, source or _plugin_at_work() or (home.__name__ if home else "unknown"), pretrained)
+        owner = source or _plugin_at_work() or (home.__name__ if home else "unknown")
+        entry = Entry(name, factory, owner, pretrained, count_samples)
         taken = self._entries.get(name)
         if taken is not None and taken.source != entry.source:
             raise UserError(f"{self.kind} '{name}' is registered already, by {taken.source}.")
@@ -158,8 +174,12 @@ class Registry(Generic[T]):
         for point in importlib.metadata.entry_points(group=f"robustcaps.{self.kind}s"):
             try:
                 factory = point.load()
-            except Exception as error:
-                raise UserError(f"{self.kind} plugin '{point.name}' ({point.value}): {error}") from error
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a plugin may raise anything
+                raise UserError(
+                    f"{self.kind} plugin '{point.name}' ({point.value}): {describe_error(error)}"
+                ) from error
             if point.name not in self._entries:
                 self.add(point.name, factory, source=point.module)
 
@@ -222,7 +242,7 @@ def load_plugin(path: Path | str) -> None:
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"plugin {path}: no such file.")
+        raise UserError(f"plugin {path}: {'not a regular' if path.exists() else 'no such'} file.")
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     name = f"{PLUGIN_PREFIX}{path.stem}_{place}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -234,10 +254,10 @@ def load_plugin(path: Path | str) -> None:
     try:
         with _without_bytecode():
             spec.loader.exec_module(module)
-    except UserError:
+    except (UserError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"plugin {path}: {type(error).__name__}: {error}") from error
+    except BaseException as error:  # a plugin may raise anything
+        raise UserError(f"plugin {path}: {describe_error(error)}") from error
     _helpers[name] = _imported_modules(path.resolve())
 
 

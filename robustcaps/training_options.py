@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from robustcaps.options import MAX_SEED
+from robustcaps.options import MAX_COUNT, MAX_SEED
 
 Holdout = Annotated[
     int, Field(ge=0, description="Training instances per class held out for validation; 0 trains on all samples.")
@@ -21,10 +21,14 @@ class TrainingOptions(BaseModel):
     seed: int = Field(
         default=0, ge=0, le=MAX_SEED, description="Random seed of the initial weights, sample order and augmentation."
     )
-    epochs: int | None = Field(default=None, ge=1, description="Number of epochs (default: the model's recipe).")
-    batch_size: int | None = Field(default=None, ge=1, description="Batch size (default: the model's recipe).")
+    epochs: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, description="Number of epochs (default: the model's recipe)."
+    )
+    batch_size: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, description="Batch size (default: the model's recipe)."
+    )
     lr: float | None = Field(default=None, gt=0, description="Peak learning rate (default: the model's recipe).")
-    limit: int | None = Field(default=None, ge=1, description="Maximum number of samples of each split.")
+    limit: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="Maximum number of samples of each split.")
     holdout: Holdout = 1
     adversary_eps: float | None = Field(
         default=None, gt=0, le=1, description="Adversarial training: linf radius, in pixel values of [0, 1]."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +15,9 @@ from robustcaps.analysis.records import ATTACK, read_run_record
 from robustcaps.analysis.tables.attack_tables import ATTACK_TABLES, AttackRows
 from robustcaps.analysis.tables.summary import count_violations
 from robustcaps.diagnostics.kinds.base import DiagnosticKind, all_kinds
-from robustcaps.errors import UserError
+from robustcaps.errors import PluginFailed, UserError, describe_error
 from robustcaps.execution.store import DamagedCell, Store
+from robustcaps.registry import KINDS
 from robustcaps.utils.files import write_atomically
 from robustcaps.utils.grid import Grid, Section, grids_markdown
 
@@ -116,7 +118,8 @@ class Results:
             table.name: attacks.rows if attacks.rows.empty else table.tabulate(attacks) for table in ATTACK_TABLES
         }
         for kind in all_kinds():
-            tables |= kind.tabulate(self.rows(kind.name), self.models)
+            with _plugin_errors(kind):
+                tables |= kind.tabulate(self.rows(kind.name), self.models)
         return tables
 
     @property
@@ -158,7 +161,11 @@ class Results:
 
     def sections(self) -> list[Section]:
         """Return the diagnostics' sections of the report."""
-        return [kind.report_section(rows, self.tables) for kind, rows in self.kinds()]
+        sections = []
+        for kind, rows in self.kinds():
+            with _plugin_errors(kind):
+                sections.append(kind.report_section(rows, self.tables))
+        return sections
 
     def figures(self, *, published: bool | None = None) -> Iterator[tuple[str, Figure]]:
         """Yield (name, figure) for everything that the run has something to show of.
@@ -172,7 +179,9 @@ class Results:
             published = bool(self.record["suite"]["figures"].get("published"))
         yield from draw_attack_figures(self.attacks, self.tables, published=published)
         for kind, rows in self.kinds():
-            yield from kind.draw(rows, self.tables)
+            with _plugin_errors(kind):
+                drawn = list(kind.draw(rows, self.tables))
+            yield from drawn
 
     def write_tables(self) -> list[Path]:
         """Write every table that is not empty as CSV and Markdown, remove the others, and return the files."""
@@ -217,6 +226,19 @@ class Results:
     def write_all(self) -> list[Path]:
         """Write tables, figures and the report, and return the files."""
         return [*self.write_tables(), *self.write_figures(), self.write_report()]
+
+
+@contextmanager
+def _plugin_errors(kind: DiagnosticKind) -> Iterator[None]:
+    """Name the plugin whose code fails to show its rows, whatever it raises."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if KINDS.entry(kind.name).built_in:
+            raise
+        raise PluginFailed(f"diagnostic '{kind.name}' cannot show its rows: {describe_error(error)}") from error
 
 
 def _grid_makers() -> dict[str, Callable[[pd.DataFrame], list[Grid]]]:

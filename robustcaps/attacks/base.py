@@ -21,6 +21,7 @@ from robustcaps.attacks.norms import NormName
 from robustcaps.attacks.query_budget import QueryBudget
 from robustcaps.attacks.violations import Violation
 from robustcaps.errors import UserError
+from robustcaps.options import MAX_COUNT
 from robustcaps.registry import ATTACKS
 from robustcaps.utils.sample_random import Draws
 
@@ -146,8 +147,8 @@ class Attack(ABC):
         self._check_supported(configured.goal_spec, norm)
         if self.needs_eps and eps is None:
             raise UserError("eps: missing; pass a number or a list of numbers.")
-        if max_queries is not None and max_queries < 1:
-            raise UserError(f"max_queries: must be at least 1, not {max_queries}.")
+        if max_queries is not None and not 1 <= max_queries <= MAX_COUNT:
+            raise UserError(f"max_queries: must be from 1 to {MAX_COUNT:,}, not {max_queries}.")
         configured.max_queries = max_queries
         configured.randomised = self.randomised or target == "random"
         configured.budgets = make_budgets(eps if self.needs_eps and eps is not None else 0.0, norm, unit)

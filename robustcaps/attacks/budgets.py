@@ -32,7 +32,7 @@ class Budget:
     unit: Unit = "pixel"
 
     def __post_init__(self) -> None:
-        if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or not math.isfinite(self.eps):
+        if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or not abs(self.eps) < math.inf:
             raise UserError(f"eps: must be a finite number, not {self.eps!r}.")
         if self.eps > MAX_EPS:
             raise UserError(f"eps: must not be above {MAX_EPS:g}, but is {self.eps}.")
@@ -107,6 +107,8 @@ def make_budgets(eps: float | Sequence[float], norm: NormName = "linf", unit: Un
 
 def _to_python_number(value: Any) -> Any:
     """Convert numbers of numpy and torch to float; return anything else unchanged, for `Budget` to reject."""
+    if isinstance(value, int) and abs(value) > MAX_EPS:  # float() may overflow
+        return math.copysign(math.inf, value)
     return value if isinstance(value, bool) or not hasattr(value, "__float__") else float(value)
 
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from robustcaps.errors import UserError
+from robustcaps.options import MAX_COUNT
 
 console = Console(emoji=False)  # 'cnn:a:' is a name, not an emoji
 
@@ -23,7 +24,8 @@ DataSettings = Annotated[
     typer.Option("--data-set", metavar="NAME=VALUE", help="Dataset option, e.g. views=familiar-azimuths; repeatable."),
 ]
 Split = Annotated[str, typer.Option(help="train or test.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="How many samples to take.")]
+Limit = Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="How many samples to take.")]
+BatchSize = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Images per pass; results do not depend on it.")]
 Norm = Annotated[str, typer.Option(help="linf or l2.")]
 Weights = Annotated[
     Path | None, typer.Option(help="A safetensors file with weights.", show_default="the shipped weights")

@@ -6,6 +6,7 @@ import tomllib
 from typing import Any, Literal
 
 from robustcaps.errors import UserError, did_you_mean
+from robustcaps.utils.toml import parse_toml
 
 
 def eps_list(text: str) -> list[float]:
@@ -49,7 +50,9 @@ def assignments(settings: list[str] | None, word: str = "--set") -> dict[str, An
         if not equals:
             raise UserError(f"{word} {setting}: write NAME=VALUE, e.g. {word} steps=20.")
         try:
-            found[name] = tomllib.loads(f"value = {value}")["value"]
+            found[name] = parse_toml(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             found[name] = value
+        except UserError as error:
+            raise UserError(f"{word} {name}: {error}") from error
     return found

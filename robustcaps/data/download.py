@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from robustcaps.data.files import data_folder, digest_of
@@ -15,6 +16,7 @@ from robustcaps.data.norb_records import convert_archive, extract_archive
 from robustcaps.data.sources import DERIVED_FROM, MANUAL_DOWNLOADS, MAX_ARCHIVE, RECORD_ARCHIVES, SOURCES, Source
 from robustcaps.errors import UserError
 from robustcaps.registry import DATASETS
+from robustcaps.utils.files import make_folder, remove_empty
 
 TIMEOUT = 30.0
 """Seconds without data after which a connection is given up."""
@@ -68,8 +70,7 @@ def get_data(
     """
     name, sources = _files_of(name)
     for mirror in mirrors:
-        if not re.match(r"https?://", mirror):
-            raise UserError(f"mirror '{mirror}': must begin with https:// or http://.")
+        _check_mirror(mirror)
     folder = data_folder(data_dir) / name
     progress = progress or DownloadProgress()
     paths = []
@@ -116,6 +117,21 @@ def _get_records(name: str, folder: Path, official: str, *, unverified: bool, pr
     return paths
 
 
+def _check_mirror(mirror: str) -> None:
+    """Refuse what is not the address of a server."""
+    if not re.match(r"https?://", mirror):
+        raise UserError(f"mirror '{mirror}': must begin with https:// or http://.")
+    try:
+        parts = urlsplit(mirror)
+        has_host = bool(parts.hostname and parts.hostname.encode("idna")) and parts.port != 0
+    except ValueError as error:
+        raise UserError(f"mirror '{mirror}': not a valid URL: {error}.") from error
+    if not has_host or not mirror.isascii() or re.search(r"[\s\x00-\x1f\x7f]", mirror):
+        raise UserError(f"mirror '{mirror}': not a valid URL; write it as https://HOST/PATH, without spaces.")
+    if parts.query or parts.fragment:
+        raise UserError(f"mirror '{mirror}': must not contain '?' or '#'; /DATASET/FILE is added to it.")
+
+
 def _files_of(name: str) -> tuple[str, tuple[Source, ...]]:
     """Return the files that a dataset needs and the dataset that they belong to."""
     entry = DATASETS.entry(name)
@@ -137,7 +153,7 @@ def _get(dataset: str, source: Source, folder: Path, base_urls: Sequence[str], p
                 return existing
             aside = existing.rename(existing.with_name(f"{existing.name}.wrong"))
             progress.put_aside(existing, aside, problem)
-    folder.mkdir(parents=True, exist_ok=True)
+    made = make_folder(folder)
     path = folder / source.name
     part = path.with_name(f"{path.name}.part")
     problems: list[str] = []
@@ -153,6 +169,7 @@ def _get(dataset: str, source: Source, folder: Path, base_urls: Sequence[str], p
             part.replace(path)
             progress.fetched(path, url)
             return path
+    remove_empty(made)
     raise UserError(
         f"dataset '{dataset}': cannot download {source.name}: {'; '.join(problems)}. Try again later (the download "
         f"resumes), use --mirror, or copy the file to {folder} yourself."
@@ -232,7 +249,7 @@ def _request(url: str, start: int) -> http.client.HTTPResponse | None:
         if start and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return None
         raise _DownloadError(f"HTTP {error.code} {error.reason}") from error
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a redirect to a malformed URL
         raise _DownloadError(_describe_error(error)) from error
 
 

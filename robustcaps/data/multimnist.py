@@ -40,7 +40,12 @@ _BLOCK = 1000
 Numbers = NDArray[np.int64]
 
 
-@DATASETS.register("multimnist")
+def _count_samples(*, split: str, data_dir: Path, count: int | None = None, **_: object) -> int:
+    """Return how many pairs there are, without making them."""
+    return count or len(read_split(MNIST, split, data_dir)[1])
+
+
+@DATASETS.register("multimnist", count_samples=_count_samples)
 def multimnist(
     *,
     split: str,

@@ -52,7 +52,9 @@ def execute_cell(
             ready()
         began = time.perf_counter()
         rows = compute(progress)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises belongs to its cell
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  whatever a plugin raises belongs to its cell
         trace = clip("".join(traceback.format_exception(error)))
         return Outcome(cell, time.perf_counter() - began, violation=failure_name(error), trace=trace)
     return Outcome(cell, time.perf_counter() - began, rows)

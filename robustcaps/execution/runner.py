@@ -79,7 +79,7 @@ def execute_suite(source: Path, lock: FolderLock, options: RunOptions) -> Execut
     untrained: list[str] = []
     cells = make_plan(suite, resolver, source=str(source), progress=options.progress.data_prepared)
     check_trainings(suite)
-    store.prepare()
+    lock.new_folders += store.prepare()
     lock.acquire()
     if any(spec.train for spec in suite.models):
         suite, untrained = train_models(suite, folder, options.config, options.training_progress)

@@ -37,7 +37,9 @@ def attack_model(
     options: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "model_name": model_spec.use, "suite": "attack"}
     try:
         return evaluate(model, data, attack, **options, progress=progress)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         if isinstance(error, UserError) or ATTACKS.entry(attack_spec.use).built_in:
             raise
         raise PluginFailed(explain(error, attack_spec.use)) from error

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robustcaps.errors import UserError
-from robustcaps.utils.files import write_atomically
+from robustcaps.utils.files import make_folder, write_atomically
 
 META = b"robustcaps"
 """The key of the JSON in a file's metadata: the cell's id, settings, names, seconds and number of rows."""
@@ -63,10 +63,9 @@ class Store:
         """The folder of the cells' files."""
         return self.folder / "cells"
 
-    def prepare(self) -> None:
-        """Create the folders; a folder that cannot be written is an error."""
-        prepare_folder(self.folder)
-        prepare_folder(self.cells)
+    def prepare(self) -> list[Path]:
+        """Create the folders and return the new ones; a folder that cannot be written is an error."""
+        return [*prepare_folder(self.folder), *prepare_folder(self.cells)]
 
     def has(self, cell: StoredName) -> bool:
         """Return whether the cell is finished; raise `DamagedCell` if its file is not what was saved."""
@@ -139,14 +138,16 @@ class Store:
         return self.cells / f"{cell_id}.failed.json"
 
 
-def prepare_folder(folder: Path) -> None:
-    """Create a folder for results; one that cannot be written is an error."""
+def prepare_folder(folder: Path) -> list[Path]:
+    """Create a folder for results and return which folders are new; one that cannot be written is an error."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        made = make_folder(folder)
         write_atomically(folder / ".writable", "")
         (folder / ".writable").unlink()
-    except OSError as error:
-        raise UserError(f"out folder {folder}: cannot be written: {error.strerror}.") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"out folder {folder}: cannot be written: {reason}.") from error
+    return made
 
 
 def _with_checksum(content: bytes) -> bytes:

@@ -148,6 +148,7 @@ def read_card(path: Path) -> ModelCard:
 
 def read_any_card(path: Path) -> ModelCard | ImportedCard:
     """Read the card of weights that were trained here or imported."""
+    _check_regular(path)
     try:
         imported = "source_digests" in json.loads(path.read_bytes())
     except (OSError, ValueError, TypeError):
@@ -155,8 +156,15 @@ def read_any_card(path: Path) -> ModelCard | ImportedCard:
     return _read_card(ImportedCard, path) if imported else read_card(path)
 
 
+def _check_regular(path: Path) -> None:
+    """Refuse to read a pipe, a device or a folder as a card."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: not a regular file; a model card is a JSON file.")
+
+
 def _read_card(kind: type[CardType], path: Path) -> CardType:
     """Read a card of this kind."""
+    _check_regular(path)
     try:
         return kind.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -182,6 +190,8 @@ def serialize_tensors(tensors: Mapping[str, Tensor], metadata: dict[str, str] | 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file; raise `UserError` if it is damaged or contains non-finite values."""
+    if path.exists() and not path.is_file():  # reading a pipe or a device may never end
+        raise UserError(f"{path}: not a regular file; weights are a safetensors file.")
     try:
         tensors = safetensors.torch.load(path.read_bytes())
     except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from robustcaps.errors import UserError
+from robustcaps.errors import UserError, describe_error
 from robustcaps.models.base import Classifier
 from robustcaps.models.inference import eval_mode
 from robustcaps.suite.cell import Cell
@@ -140,9 +140,10 @@ class Stopwatch:
             images = torch.rand(BATCH, *pixels, generator=torch.Generator().manual_seed(0))
             try:
                 self.speeds[model] = measure_speed(model, images.to(pick_device(self.resolver.config.device)))
-            except Exception as error:
-                words = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise UserError(f"model '{spec.label}' fails on random images: {words}") from error
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a plugin may raise anything
+                raise UserError(f"model '{spec.label}' fails on random images: {describe_error(error)}") from error
         return self.speeds[model]
 
     def seconds(self, cell: Cell) -> float:
@@ -167,7 +168,7 @@ class Stopwatch:
             raise UserError(f"model '{spec.label}' cannot be trained: it is not a Classifier with a recipe.")
         views = {} if options.views is None else {"views": options.views}
         train_data = DataSpec(use=data.use, split="train", **{**data.options, **views})
-        samples = options.limit or len(self.resolver.data(train_data))
+        samples = options.limit or self.resolver.count_samples(train_data)
         gradients = (options.epochs or model.recipe.epochs) * samples * (1 + (options.adversary_steps or 0))
         return gradients * self.speed(spec, data).gradient
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from robustcaps.attacks import load_attack
 from robustcaps.attacks.base import Attack
-from robustcaps.data import load_data
+from robustcaps.data import count_samples, load_data
 from robustcaps.data.base import Data, Progress
-from robustcaps.errors import UserError
+from robustcaps.errors import UserError, describe_error
 from robustcaps.models.base import Classifier
 from robustcaps.models.precision import Precision
 from robustcaps.models.zoo import build_model, load_model
@@ -61,6 +61,13 @@ class Resolver:
             )
 
         return self._once(Data, ("dataset", spec.use, spec.model_dump_json(exclude={"name"})), make)
+
+    def count_samples(self, spec: DataSpec) -> int:
+        """Return the size of a dataset; it is made only if nothing else can tell."""
+        if spec.limit is not None:
+            return spec.limit
+        known = count_samples(spec.use, split=spec.split, data_dir=self.config.data_dir, **spec.options)
+        return len(self.data(spec)) if known is None else known
 
     def model(self, spec: ModelSpec, data: DataSpec) -> nn.Module:
         """Return the model of a spec for a dataset: from the zoo with trained weights, or as a plugin builds it.
@@ -113,10 +120,10 @@ class Resolver:
         if key not in self.cache:
             try:
                 built = make()
-            except UserError:
+            except (UserError, KeyboardInterrupt):
                 raise
-            except (Exception, SystemExit) as error:
-                raise UserError(f"{key[0]} '{key[1]}' cannot be built: {type(error).__name__}: {error}") from error
+            except BaseException as error:  # a plugin may raise anything
+                raise UserError(f"{key[0]} '{key[1]}' cannot be built: {describe_error(error)}") from error
             if not isinstance(built, kind):
                 raise UserError(f"{key[0]} '{key[1]}' is a {type(built).__name__}, not a {kind.__name__}.")
             self.cache[key] = built

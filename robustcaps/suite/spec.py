@@ -20,13 +20,16 @@ from pydantic import (
 )
 
 from robustcaps.errors import UserError, did_you_mean
-from robustcaps.options import MAX_SEED, Views, first_problem
+from robustcaps.options import MAX_COUNT, MAX_SEED, Views, first_problem
 from robustcaps.training_options import Holdout, TrainingOptions
+from robustcaps.utils.toml import MAX_INTEGER, parse_toml
 
 
 def _finite_number(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
         raise ValueError("must be a finite number")
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise ValueError("is too large")
     if value < 0:
         raise ValueError("must not be negative")
     return value
@@ -40,6 +43,16 @@ def _not_blank(value: object) -> object:
     if isinstance(value, str) and not value.strip():
         raise ValueError("must not be blank")
     return value
+
+
+def _without_nul(value: object) -> object:
+    if "\0" in str(value):
+        raise ValueError("a path must not contain a NUL character")
+    return value
+
+
+FilePath = Annotated[Path, BeforeValidator(_without_nul)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 
 
 def _distinct(values: list[int]) -> list[int]:
@@ -112,7 +125,7 @@ class ModelSpec(Spec):
     Its weights are the shipped ones, those of a file, those that the suite trains, or those that the plugin brings.
     """
 
-    weights: Path | None = None
+    weights: FilePath | None = None
     train: TrainSpec | None = None
     untrained: bool = False
     """Allow a network with random weights; without it, a model that nobody has trained is refused."""
@@ -146,7 +159,7 @@ class DataSpec(Spec):
     """A dataset, its split, and how many samples to take."""
 
     split: Literal["train", "test"] = "test"
-    limit: Annotated[int, Field(ge=1)] | None = None
+    limit: Count | None = None
 
 
 class AttackSpec(Spec):
@@ -168,7 +181,7 @@ class AttackSpec(Spec):
     """The models it is run on, by their labels; all by default."""
     data: Names = None
     """The datasets it is run on, by their labels; all by default."""
-    max_queries: Annotated[int, Field(ge=1)] | None = None
+    max_queries: Count | None = None
     """Largest number of queries to the attacked model per sample and eps."""
     time_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Seconds that a cell may take; by default an hour for a plugin's attack, no limit for a built-in one."""
@@ -186,7 +199,7 @@ class DiagnosticSpec(Spec):
     use: str = Field(default="verdict", min_length=1)
     eps: Annotated[list[Annotated[Eps, Field(gt=0)]], Field(min_length=1), BeforeValidator(_as_list)] = [0.1]
     norm: Literal["linf", "l2"] = "linf"
-    limit: Annotated[int, Field(ge=1)] = 200
+    limit: Count = 200
     """How many samples of the data it uses."""
     models: Names = None
     """The models it is run on, by their labels; all by default."""
@@ -215,7 +228,7 @@ class Suite(BaseModel):
     name: str = Field(pattern=NAME)
     title: str = ""
     seeds: Annotated[Seeds, Field(min_length=1)] = [0]
-    batch_size: Annotated[int, Field(ge=1)] = 64
+    batch_size: Count = 64
     data: list[DataSpec] = Field(min_length=1)
     models: list[ModelSpec] = Field(min_length=1)
     attacks: list[AttackSpec] = []
@@ -253,10 +266,12 @@ class Collection(BaseModel):
 
     name: str = Field(pattern=NAME)
     title: str = ""
-    suites: list[Path] = Field(min_length=1)
+    suites: list[FilePath] = Field(min_length=1)
     """Their files, relative to the collection's own folder."""
 
 
+MAX_BYTES = 10_000_000
+"""The size of a suite file."""
 ContentType = TypeVar("ContentType", Suite, Collection)
 
 
@@ -288,11 +303,19 @@ def is_collection(path: Path) -> bool:
 def _read(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file, with its name."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        if path.exists() and not path.is_file():  # reading a pipe or a device may never end
+            raise UserError(f"{path}: not a regular file; a suite is a TOML file.")
+        if path.exists() and path.stat().st_size > MAX_BYTES:
+            raise UserError(f"{path}: too large for a suite file (more than {MAX_BYTES:,} bytes).")
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such suite file.") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # also: not UTF-8, a NUL in the path
         raise UserError(f"{path}: cannot be read: {error}") from error
+    try:
+        content = parse_toml(text)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from error
     return {"name": re.sub(r"[^A-Za-z0-9._-]", "-", path.stem), **content}

@@ -6,15 +6,17 @@ from robustcaps.errors import UserError
 from robustcaps.models.cards import ModelCard, TrainingSettings, card_path, read_card
 from robustcaps.training.checkpoint import read_settings
 from robustcaps.training.loop import TrainingRun
+from robustcaps.utils.files import make_folder
 
 
 def open_folder(run: TrainingRun, *, resume: bool) -> ModelCard | None:
     """Create the folder and return the card if the training is finished; refuse a folder of another training."""
     folder, card_file = run.folder, card_path(run.weights)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot create the folder: {error.strerror}.") from error
+        make_folder(folder)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{folder}: cannot create the folder: {reason}.") from error
     card = read_card(card_file) if card_file.exists() else None
     stored: TrainingSettings | None = card
     if stored is None and run.checkpoint.exists():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,24 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         os.replace(temporary, path)  # noqa: PTH105 (documented to be atomic)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> list[Path]:
+    """Create a folder and those above it; return the new ones, outermost first. On failure, none is left behind."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()][::-1]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError):
+        remove_empty(missing)
+        raise
+    return missing
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove those folders, innermost last in the list, that have nothing in them."""
+    for folder in reversed(list(folders)):
+        with contextlib.suppress(OSError, ValueError):
+            folder.rmdir()
 
 
 def json_checksum(content: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Self
 from filelock import FileLock, Timeout
 
 from robustcaps.errors import UserError
-from robustcaps.utils.files import read_json, write_atomically
+from robustcaps.utils.files import read_json, remove_empty, write_atomically
 
 
 class FolderLock:
@@ -31,6 +31,8 @@ class FolderLock:
         self.folder = folder
         self.lock = FileLock(folder / ".lock", timeout=0)
         self.holder = folder / ".lock.json"
+        self.new_folders: list[Path] = []
+        """Folders to remove at the end of the block if nothing has been written into them."""
 
     def __enter__(self) -> Self:
         return self
@@ -42,6 +44,7 @@ class FolderLock:
             self.holder.unlink(missing_ok=True)
             Path(self.lock.lock_file).unlink(missing_ok=True)
             self.lock.release()
+        remove_empty(self.new_folders)
 
     def acquire(self) -> None:
         """Lock the folder, which must exist; raise `UserError` if another process holds it."""

@@ -133,4 +133,12 @@ def transfer(
     attack: InnerAttack = "bim",
 ) -> Attack:
     """Transfer attack: craft on surrogate models with any attack, evaluate on the attacked one."""
-    return TransferAttack(surrogate, build_inner_attack(attack, early_stop=False))
+    inner = build_inner_attack(attack, early_stop=False)
+    if _crafts_on_surrogates(inner):
+        raise UserError("transfer: its attack cannot be a transfer attack itself; choose one such as 'bim'.")
+    return TransferAttack(surrogate, inner)
+
+
+def _crafts_on_surrogates(attack: Attack) -> bool:
+    """Return whether an attack, or one inside it, has surrogates of its own."""
+    return bool(attack.surrogates) or any(map(_crafts_on_surrogates, attack.inner_attacks))

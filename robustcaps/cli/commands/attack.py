@@ -9,6 +9,7 @@ import typer
 
 from robustcaps.cli.options import (
     Autocast,
+    BatchSize,
     Compiled,
     DataDir,
     DataName,
@@ -56,7 +57,7 @@ def attack(
     weights: Weights = None,
     untrained: Untrained = False,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the attack's random numbers.")] = 0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images per pass; results do not depend on it.")] = 64,
+    batch_size: BatchSize = 64,
     rows: Annotated[Path | None, typer.Option(help="CSV file for the rows, one per (sample, eps).")] = None,
     settings: Settings = None,
     device: Device = "auto",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from robustcaps.cli.options import Autocast, Compiled, DataDir, Device, Plugins, SuiteFile, console, examples
+from robustcaps.cli.options import Autocast, BatchSize, Compiled, DataDir, Device, Plugins, SuiteFile, console, examples
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def run(
     device: Device = "auto",
     data_dir: DataDir = None,
     plugin: Plugins = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images per pass; results do not depend on it.")] = None,
+    batch_size: BatchSize | None = None,
     compiled: Compiled = False,
     autocast: Autocast = False,
 ) -> None:

@@ -15,7 +15,12 @@ from robustcaps.data.viewpoints import Views, prepare_rows, rows_of
 from robustcaps.registry import DATASETS
 
 
-@DATASETS.register("toys")
+def _count_samples(*, split: str, views: Views = "all", **_: object) -> int:
+    """Return how many samples there are, without drawing them."""
+    return len(rows_of(sample_factors(split, np.arange(SAMPLES)), views, None))
+
+
+@DATASETS.register("toys", count_samples=_count_samples)
 def toys(
     *,
     split: str,

@@ -99,6 +99,7 @@ def _drawings(blocks: list[_Block]) -> Iterator[Iterator[Pixels]]:
 
 def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _load(block: _Block) -> Pixels:
