@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Literal
@@ -26,6 +26,7 @@ from robustcaps.options import first_problem
 from robustcaps.suite.resolve import Resolver
 from robustcaps.suite.spec import DataSpec, ModelSpec, Suite, meant_for, parse_spec
 from robustcaps.utils.figure_style import save
+from robustcaps.utils.printable import printable
 
 InspectedPart = Literal["routing", "decoder"]
 FOLDER = "inspection"
@@ -165,12 +166,13 @@ def _draw_decoder(model: nn.Module, samples: CaptionedSamples) -> FiguresByKind:
 def _caption_samples(model: nn.Module, data: Data, indices: Sequence[int]) -> CaptionedSamples:
     """Return the samples, captioned with index, class, and the prediction where it is wrong."""
     chosen = data.select(torch.tensor(indices))
+    chosen = replace(chosen, class_names=tuple(map(printable, chosen.class_names)))
     with inference(model, chosen.images) as images:
         predictions = model(images).argmax(dim=1).tolist()
     captions = []
     for index, label, prediction in zip(indices, chosen.labels.tolist(), predictions, strict=True):
-        wrong = "" if prediction == label else f"\npredicted {data.class_names[prediction]}"
-        captions.append(f"#{index} {data.class_names[label]}{wrong}")
+        wrong = "" if prediction == label else f"\npredicted {chosen.class_names[prediction]}"
+        captions.append(f"#{index} {chosen.class_names[label]}{wrong}")
     return CaptionedSamples(chosen, captions)
 
 

@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -21,6 +20,7 @@ from rich.progress import (
 )
 
 from robustcaps import training
+from robustcaps.cli.escaping import escape
 from robustcaps.cli.rendering import failure_line
 from robustcaps.data import download
 from robustcaps.execution import engines

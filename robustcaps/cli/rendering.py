@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
 from robustcaps.analysis.tables.summary import summary_grids
+from robustcaps.cli.escaping import escape
 from robustcaps.utils.grid import Grid, GridCell
+from robustcaps.utils.printable import printable
 from robustcaps.utils.statistics import wilson
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def show_run(console: Console, run: Run) -> None:
         console.print(failure_line(failure), soft_wrap=True, highlight=False)
     if run.failures:
         console.print(
-            f"{len(run.failures)} cells failed; their tracebacks are in {run.out}/cells/*.failed.json. "
+            f"{len(run.failures)} cells failed; their tracebacks are in {escape(str(run.out))}/cells/*.failed.json. "
             "The same command retries just these.",
             soft_wrap=True,
             highlight=False,
@@ -78,10 +79,10 @@ def show_grid(console: Console, grid: Grid) -> None:
     needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
     wide = Console(file=console.file, width=max(needed, console.width), emoji=False)
     if grid.title:
-        console.print(grid.title, style="italic", markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(grid.title), style="italic", markup=False, highlight=False, soft_wrap=True)
     wide.print(table)
     if grid.note:
-        console.print(grid.note, style="dim", markup=False, highlight=False)
+        console.print(printable(grid.note), style="dim", markup=False, highlight=False)
 
 
 def _markup(cell: GridCell) -> str:
@@ -111,7 +112,7 @@ def show_violations(console: Console, counts: pd.DataFrame) -> None:
 def show_sentences(console: Console, sentences: Iterable[str]) -> None:
     """Print sentences, one per line."""
     for text in sentences:
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        console.print(printable(text), soft_wrap=True, highlight=False, markup=False)
 
 
 def show_notes(console: Console, notes: Iterable[str]) -> None:

@@ -23,6 +23,7 @@ from robustcaps.suite.cell import AttackTask, Cell, DiagnosticTask
 from robustcaps.suite.cell_id import Named, entry_of, external_code, package_code
 from robustcaps.suite.resolve import Resolver, has_card
 from robustcaps.suite.spec import AttackSpec, DataSpec, DiagnosticSpec, ModelSpec, Suite, meant_for
+from robustcaps.utils.printable import printable
 
 EVALUATION = ("robustcaps.attacks.evaluation", "robustcaps.models.precision")
 """The modules that turn a model, data and an attack into rows."""
@@ -175,7 +176,7 @@ def _check_filters(suite: Suite, source: str) -> None:
     for part in ("models", "attacks", "diagnostics"):
         for position, spec in enumerate(getattr(suite, part)):
             for kind, known in labels.items():
-                for name in getattr(spec, kind, None) or ():
+                for name in map(printable, getattr(spec, kind, None) or ()):
                     if name not in known:
                         place = f"{source}: {part}[{position}]: {kind}"
                         raise UserError(f"{place}: there is no '{name}' in this suite. {did_you_mean(name, known)}")
@@ -235,7 +236,7 @@ def _batch_settings(attack: dict[str, Any], suite: Suite) -> dict[str, Any]:
 def _surrogates(attack: Attack, suite: Suite, data: DataSpec) -> dict[str, ModelSpec]:
     """Return the models an attack crafts on: those of the suite with that name, else those of the zoo."""
     own = {spec.label: spec for spec in suite.models if meant_for(spec.data, data)}
-    return {name: own.get(name) or ModelSpec(use=name) for name in attack.surrogates}
+    return {name: own.get(printable(name)) or ModelSpec(use=name) for name in attack.surrogates}
 
 
 def _surrogate_settings(surrogates: dict[str, ModelSpec], data: DataSpec, resolver: Resolver) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pydantic import (
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.options import MAX_COUNT, MAX_SEED, Views, first_problem
 from robustcaps.training_options import Holdout, TrainingOptions
+from robustcaps.utils.printable import printable
 from robustcaps.utils.toml import MAX_INTEGER, parse_toml
 
 
@@ -80,8 +81,8 @@ class Spec(BaseModel):
 
     @property
     def label(self) -> str:
-        """Its name in tables and figures."""
-        return self.name or self.use
+        """Its name in tables and figures, without control characters."""
+        return printable(self.name or self.use)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -100,7 +101,7 @@ Names = Annotated[list[str], Field(min_length=1)] | None
 
 def meant_for(names: Names, spec: Spec) -> bool:
     """Return whether a model (or its group) or a dataset is among the names; without names, all are."""
-    return names is None or not set(names).isdisjoint(spec.labels)
+    return names is None or not set(map(printable, names)).isdisjoint(spec.labels)
 
 
 class TrainSpec(TrainingOptions):
@@ -137,7 +138,7 @@ class ModelSpec(Spec):
     @property
     def labels(self) -> tuple[str, ...]:
         """The names that select it: its own and that of its group."""
-        return (self.label,) if self.group is None else (self.label, self.group)
+        return (self.label,) if self.group is None else (self.label, printable(self.group))
 
     def members(self) -> list[ModelSpec]:
         """Return one model per seed of its training, named after it; itself unless there are several."""
@@ -170,7 +171,7 @@ class AttackSpec(Spec):
         """Its name in tables and figures; a surrogate is part of it."""
         surrogate = self.options.get("surrogate", "")
         models = "+".join(map(str, surrogate)) if isinstance(surrogate, list) else str(surrogate)
-        return self.name or f"{self.use} {models}".strip()
+        return printable(self.name or f"{self.use} {models}".strip())
 
     eps: Annotated[Sweep | None, BeforeValidator(_as_list)] = None
     norm: Literal["linf", "l2"] = "linf"

@@ -13,6 +13,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 STYLE: Any = {"font.size": 10, "axes.titlesize": 11, "svg.hashsalt": "robustcaps", "svg.fonttype": "none"}
 
@@ -62,5 +63,16 @@ def panel_grid(
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure in the format of the path's ending; the same figure always gives the same bytes."""
+    _show_dollars(figure)
     with mpl.rc_context(STYLE):
         figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else {})
+
+
+def _show_dollars(figure: Figure) -> None:
+    """Show names as they are, also between dollar signs; only the ticks of logarithmic axes are formulas."""
+    axes = [axis for each in figure.axes for axis in (each.xaxis, each.yaxis) if axis.get_scale() != "linear"]
+    ticks = [tick for axis in axes for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())]
+    formulas = {id(label) for tick in ticks for label in (tick.label1, tick.label2)}
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and id(text) not in formulas:
+            text.set_parse_math(False)

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from robustcaps.utils.printable import printable
+
 Tone = Literal["", "good", "warning", "bad"]
 
 
@@ -25,7 +27,7 @@ class GridCell:
     def markdown(self) -> str:
         """The cell as Markdown."""
         whole = f"{self.text} ({self.interval})" if self.interval else self.text
-        escaped = whole.replace("|", "\\|")
+        escaped = printable(whole).replace("|", "\\|")
         return f"**{escaped}**" if self.bold and escaped else escaped
 
 
@@ -46,8 +48,8 @@ class Grid:
         head = [GridCell(name).markdown for name in self.columns]
         lines = [head, rule, *([cell.markdown for cell in row] for row in self.rows)]
         table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        title = f"{self.title}\n\n" if self.title else ""
-        note = f"\n{self.note}\n" if self.note else ""
+        title = f"{printable(self.title)}\n\n" if self.title else ""
+        note = f"\n{printable(self.note)}\n" if self.note else ""
         return f"{title}{table}{note}"
 
 

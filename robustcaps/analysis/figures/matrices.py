@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from robustcaps.analysis.tables.matrices import SWEEP, TARGETED_SWEEP, at_largest_eps
 from robustcaps.utils.figure_style import STYLE, panel_grid
 
+PLAIN_STYLE = {**STYLE, "text.parse_math": False}
+"""Names between dollar signs are no formulas, also where seaborn measures them."""
 COLUMNS = 4
 """How many heat maps stand side by side."""
 
@@ -20,7 +22,7 @@ COLUMNS = 4
 def draw_transfer_map(matrix: pd.DataFrame) -> Figure:
     """Draw the share of images crafted on a surrogate (rows) that fool a model (columns), at the largest eps."""
     panels = list(at_largest_eps(matrix, SWEEP).groupby([*SWEEP, "eps"], sort=False))
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(PLAIN_STYLE):
         rows = max(part["attack"].nunique() for _, part in panels)
         figure, axes = panel_grid(len(panels), columns=COLUMNS, width=5.2, height=2.4 + 0.55 * rows)
         for axis, ((data, norm, _, eps), part) in zip(axes, panels, strict=True):
@@ -36,7 +38,7 @@ def draw_transfer_map(matrix: pd.DataFrame) -> Figure:
 def draw_target_maps(matrix: pd.DataFrame) -> Figure:
     """Draw how often a targeted attack turns a class (rows) into another (columns), at the largest eps of each."""
     panels = list(at_largest_eps(matrix, TARGETED_SWEEP).groupby([*TARGETED_SWEEP, "eps"], sort=False))
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(PLAIN_STYLE):
         figure, axes = panel_grid(len(panels), columns=COLUMNS, width=3.4, height=3.3)
         for axis, ((data, model, attack, norm, _, eps), part) in zip(axes, panels, strict=True):
             _heat(axis, part, rows="label", columns="target")

@@ -14,6 +14,7 @@ from robustcaps.analysis.claims import summarise_claims
 from robustcaps.analysis.tables.robust_auc import AUC_NOTE, auc_grids
 from robustcaps.analysis.tables.summary import summary_grids
 from robustcaps.utils.grid import Section
+from robustcaps.utils.printable import printable
 
 if TYPE_CHECKING:
     from robustcaps.analysis.results import Results
@@ -65,9 +66,17 @@ def render_overview(collection: Mapping[str, Any], suites: Sequence[Mapping[str,
 def _template(name: str) -> jinja2.Template:
     """Return a page that escapes every value."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        finalize=_without_control_characters,
+        undefined=jinja2.StrictUndefined,
     )
     return environment.get_template(name)
+
+
+def _without_control_characters(value: object) -> object:
+    """Return a value of a page with control characters as escapes; markup of our own stays as it is."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _inline(path: Path) -> Markup:

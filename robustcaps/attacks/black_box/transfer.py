@@ -19,6 +19,7 @@ from robustcaps.attacks.violations import Violation
 from robustcaps.errors import UserError
 from robustcaps.models.cards import weights_digest
 from robustcaps.registry import ATTACKS
+from robustcaps.utils.printable import printable
 from robustcaps.utils.sample_random import Draws
 
 
@@ -52,7 +53,7 @@ class TransferAttack(Attack):
         self.passes = attack.passes
         self.surrogate_models = tuple(surrogates)
         self.surrogates = tuple(x if isinstance(x, str) else type(x).__name__ for x in surrogates)
-        self.surrogate_label = "+".join(self.surrogates)
+        self.surrogate_label = printable("+".join(self.surrogates))
         self.surrogate: nn.Module | None = None
         self.digest = ""
         self.cache: dict[str, CraftedSample] = {}

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from robustcaps.cli.escaping import escape
 from robustcaps.cli.options import Plugins, console, examples, load_plugins
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.registry import ATTACKS, DATASETS, DIAGNOSTICS, KINDS, MODELS, Registry
