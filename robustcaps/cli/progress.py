@@ -117,6 +117,8 @@ class RunBars(_Bars, engines.RunProgress):
         count = f"[{self.cells[0]}/{self.cells[1]}]"
         line = failure_line(outcome) if outcome.rows is None else f"{escape(cell.label)}: {outcome.seconds:.1f} s"
         self.console.print(f"{escape(count)} {line}", soft_wrap=True, highlight=False)
+        if outcome.note:
+            self.console.print(f"[yellow]warning[/]: {escape(f'{cell.label} {outcome.note}.')}", soft_wrap=True)
 
 
 EPOCH_METRICS = ("loss", "train_accuracy", "validation_accuracy", "robust_accuracy", "lr", "seconds")

@@ -6,7 +6,7 @@ import inspect
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +16,7 @@ from robustcaps.data.base import Progress
 from robustcaps.registry import ATTACKS
 from robustcaps.suite.cell import Cell
 from robustcaps.suite.resolve import Resolver
+from robustcaps.utils.devices import free_memory, is_out_of_memory
 
 MAX_LINE_LENGTH, MAX_LINES = 500, 200
 """What is kept of a traceback: an exception may carry megabytes."""
@@ -31,6 +32,8 @@ class Outcome:
     violation: str = ""
     """One of `violations.CELL_VIOLATIONS`, '' for a cell with rows."""
     trace: str = ""
+    note: str = ""
+    """What a user should know about a cell with rows."""
 
     @property
     def reason(self) -> str:
@@ -43,8 +46,24 @@ def execute_cell(
 ) -> Outcome:
     """Execute one cell; a failure becomes an outcome, not an exception, so that the other cells go on.
 
+    A cell that runs out of memory is tried again with half the batch size, which its rows do not depend on.
     `ready` is called when model, data and attack are built; the time is measured from then on.
     """
+    task, note = cell.task, ""
+    while True:
+        outcome, has_memory = _try_cell(replace(cell, task=task), resolver, progress, ready)
+        smaller = None if has_memory else task.with_smaller_batches()
+        if smaller is None:
+            return replace(outcome, cell=cell, note=note)
+        free_memory()
+        note = f"ran out of memory; computed with a batch size of {smaller.batch_size}"
+        task = smaller
+
+
+def _try_cell(
+    cell: Cell, resolver: Resolver, progress: Progress | None, ready: Callable[[], None] | None
+) -> tuple[Outcome, bool]:
+    """Execute one cell once; return its outcome and whether there was enough memory."""
     began = time.perf_counter()
     try:
         compute = cell.prepare(resolver)
@@ -56,8 +75,9 @@ def execute_cell(
         raise
     except BaseException as error:  # noqa: BLE001  whatever a plugin raises belongs to its cell
         trace = clip("".join(traceback.format_exception(error)))
-        return Outcome(cell, time.perf_counter() - began, violation=failure_name(error), trace=trace)
-    return Outcome(cell, time.perf_counter() - began, rows)
+        outcome = Outcome(cell, time.perf_counter() - began, violation=failure_name(error), trace=trace)
+        return outcome, not is_out_of_memory(error)
+    return Outcome(cell, time.perf_counter() - began, rows), True
 
 
 def failure_name(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -37,6 +37,8 @@ class AttackTask:
     """Whether the attack, or one that it is made of, is a plugin's."""
     surrogates: Mapping[str, ModelSpec] = field(default_factory=dict)
     """The models that the attack crafts on, by the names it calls them."""
+    depends_on_batch_size: bool = False
+    """Whether rows may depend on the batch size."""
 
     @property
     def kind(self) -> str:
@@ -77,6 +79,12 @@ class AttackTask:
         except UserError:
             return False
         return True
+
+    def with_smaller_batches(self) -> AttackTask | None:
+        """Return the task with half the batch size, or None if that is not possible or would change its rows."""
+        if self.batch_size < 2 or self.depends_on_batch_size:
+            return None
+        return replace(self, batch_size=self.batch_size // 2)
 
     def crafts_once(self, resolver: Resolver) -> bool:
         """Return whether its images are crafted once and then tested on every model."""
@@ -142,6 +150,9 @@ class DiagnosticTask:
     def is_known(self, _resolver: Resolver) -> bool:
         """Return True: diagnostics are executed in the process that planned them."""
         return True
+
+    def with_smaller_batches(self) -> None:
+        """Return None: kinds choose their batches themselves."""
 
     def crafts_once(self, _resolver: Resolver) -> bool:
         """Return False: nothing is crafted for other models."""

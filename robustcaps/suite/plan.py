@@ -123,12 +123,12 @@ def _attack_cells(pair: _Pair, spec: AttackSpec) -> Iterator[Cell]:
         "attack": attack_settings,
         "code": pair.code(EVALUATION, [*parts, *((MODELS, each.use) for each in surrogates.values())]),
         **_precision_settings(resolver),
-        **_batch_settings(attack_settings, suite),
+        **(batch_settings := _batch_settings(attack_settings, suite)),
     }
     work = _searches(rows, attack) * attack.passes
     from_plugin = any(not entry_of(*part).built_in for part in parts)
     for seed in suite.seeds if attack.randomised else suite.seeds[:1]:
-        task = AttackTask(spec, seed, suite.batch_size, rows, work, from_plugin, surrogates)
+        task = AttackTask(spec, seed, suite.batch_size, rows, work, from_plugin, surrogates, bool(batch_settings))
         yield pair.cell(task, {**settings, "seed": seed})
 
 

@@ -1,6 +1,8 @@
-"""Selection of the torch device."""
+"""The torch device: its selection and its memory."""
 
 from __future__ import annotations
+
+import gc
 
 import torch
 
@@ -19,3 +21,18 @@ def pick_device(name: str = "auto") -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device '{name}' is not available: {str(error).splitlines()[0]}") from error
     return device
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that the device or the machine has no memory left."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
+
+
+def free_memory() -> None:
+    """Give memory that is no longer needed back to the device."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -38,7 +38,7 @@ class JobServer:
         if outcome.rows is None:
             return JobUpdate("failed", seconds=outcome.seconds, violation=outcome.violation, trace=outcome.trace)
         pq.write_table(pa.Table.from_pandas(outcome.rows, preserve_index=False), job.rows_path)
-        return JobUpdate("finished", seconds=outcome.seconds)
+        return JobUpdate("finished", seconds=outcome.seconds, note=outcome.note)
 
     def _report_progress(self, done: int, total: int) -> None:
         self.send(JobUpdate("progress", done=done, total=total))

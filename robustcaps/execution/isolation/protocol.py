@@ -34,6 +34,7 @@ class JobUpdate:
     seconds: float = 0.0
     violation: str = ""
     trace: str = ""
+    note: str = ""
     done: int = 0
     total: int = 0
 

@@ -66,7 +66,7 @@ class Worker:
             process.kill()
             self.process = None
         if result.status == "finished":
-            return Outcome(cell, result.seconds, pq.read_table(rows_path).to_pandas())
+            return Outcome(cell, result.seconds, pq.read_table(rows_path).to_pandas(), note=result.note)
         if result.status == "failed":
             trace = process.output.prepend_to(result.trace)
             return Outcome(cell, result.seconds, violation=result.violation, trace=trace)
