@@ -34,9 +34,9 @@ class JobUpdate:
     seconds: float = 0.0
     violation: str = ""
     trace: str = ""
-    note: str = ""
     done: int = 0
     total: int = 0
+    note: str = ""
 
 
 _JOB, _UPDATE = TypeAdapter(Job), TypeAdapter(JobUpdate)
