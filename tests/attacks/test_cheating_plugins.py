@@ -259,4 +259,4 @@ def test_a_second_run_retries_only_what_failed(trial):
 def test_the_record_and_the_report_name_the_failures(trial):
     record = json.loads((trial.first.out / "run.json").read_text())
     assert {cell["violation"] for cell in record["cells"]} == {"", "raised"}
-    assert "normed / dots / raises (raised)" in (trial.first.out / "report.html").read_text()
+    assert "normed / dots / raises: failed (raised)" in (trial.first.out / "report.html").read_text()
