@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from robustcaps.analysis.tables.comparisons import ALPHA, format_p
-from robustcaps.analysis.tables.summary import WORST_CASE
+from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.grid import Grid, GridCell, make_grid
 from robustcaps.utils.statistics import CrossedEstimate, crossed_difference, crossed_mean, holm
 

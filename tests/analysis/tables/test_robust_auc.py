@@ -7,7 +7,7 @@ import pytest
 from robustcaps.analysis.figures.robust_auc import draw_auc
 from robustcaps.analysis.tables.attack_tables import AttackRows
 from robustcaps.analysis.tables.robust_auc import auc_grids, auc_sentences, tabulate_auc, without_groups
-from robustcaps.analysis.tables.summary import WORST_CASE
+from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.grid import grids_markdown
 
 EPS = (0.1, 0.2)
