@@ -42,9 +42,10 @@ class ModelRecord(_Record):
     name: str
     options: dict[str, Any]
     parameters: int
-    n_test: int
-    accuracy: float
-    interval: tuple[float, float]
+    n_test: int | None
+    accuracy: float | None
+    interval: tuple[float, float] | None
+    """None of imported weights whose accuracy was not measured."""
     routing: dict[str, Any] | None = None
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import pyarrow as pa
 
 from robustcaps.analysis.records import ATTACK, read_run_record
+from robustcaps.analysis.rows import join_tables, with_plain_texts
 from robustcaps.analysis.tables.attack_tables import ATTACK_TABLES, AttackRows
 from robustcaps.analysis.tables.summary import count_violations
 from robustcaps.diagnostics.kinds.base import DiagnosticKind, all_kinds
@@ -53,21 +55,23 @@ class Results:
     def _stored(self) -> tuple[dict[str, pd.DataFrame], list[str]]:
         """The rows of all finished cells by kind, and what is missing or damaged; each file is read once."""
         store = Store(self.out)
+        tables: list[pa.Table] = []
         frames: dict[str, list[pd.DataFrame]] = {}
         problems = []
         for cell in self.record["cells"]:
             stored = StoredCell(cell["id"], cell["names"], cell["kind"])
             label = cell["label"] or cell["id"]
             try:
-                rows = store.read(stored)
+                if stored.kind == ATTACK and (table := store.read_table(stored)) is not None:
+                    tables.append(table)
+                elif stored.kind != ATTACK and (rows := store.read(stored)) is not None:
+                    frames.setdefault(stored.kind, []).append(rows)
+                else:
+                    problems.append(f"{label}: {_missing_because(cell)}")
             except DamagedCell as error:
                 problems.append(f"{label}: {error}")
-                continue
-            if rows is None:
-                problems.append(f"{label}: {_missing_because(cell)}")
-            else:
-                frames.setdefault(stored.kind, []).append(rows)
-        return {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}, problems
+        by_kind = {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
+        return by_kind | ({ATTACK: join_tables(tables)} if tables else {}), problems
 
     @property
     def _rows_by_kind(self) -> dict[str, pd.DataFrame]:
@@ -115,7 +119,8 @@ class Results:
             return {name: pd.DataFrame() for name in _grid_makers()} | published
         attacks = self.attacks
         tables = {
-            table.name: attacks.rows if attacks.rows.empty else table.tabulate(attacks) for table in ATTACK_TABLES
+            table.name: attacks.rows if attacks.rows.empty else with_plain_texts(table.tabulate(attacks))
+            for table in ATTACK_TABLES
         }
         for kind in all_kinds():
             with _plugin_errors(kind):

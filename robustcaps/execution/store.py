@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -82,6 +83,19 @@ class Store:
             return None
         rows: pd.DataFrame = pq.read_table(pa.BufferReader(content)).to_pandas()
         return rows.assign(**cell.names)
+
+    def read_table(self, cell: StoredName) -> pa.Table | None:
+        """Return the same as an Arrow table, with texts as dictionaries: many cells are joined quickly that way."""
+        content = self._verified(cell.id)
+        if content is None:
+            return None
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=_text_columns(content))
+        table = file.read(use_threads=False)
+        for name, value in cell.names.items():
+            column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(table), np.int32)), pa.array([value]))
+            place = table.schema.get_field_index(name)
+            table = table.append_column(name, column) if place < 0 else table.set_column(place, name, column)
+        return table.replace_schema_metadata(None)
 
     def save(self, cell: Storable, rows: pd.DataFrame, seconds: float) -> None:
         """Store a finished cell and delete the record of an earlier failure."""
@@ -172,6 +186,12 @@ def _find_problem(content: bytes, cell_id: str) -> str:
     if meta["id"] != cell_id:
         return f"it belongs to another cell, {meta['id']}"
     return "" if rows == meta["rows"] else f"it has {rows} of {meta['rows']} rows"
+
+
+def _text_columns(content: bytes) -> list[str]:
+    """Return the names of a file's columns of text."""
+    schema = pq.read_schema(pa.BufferReader(content))
+    return [each.name for each in schema if pa.types.is_string(each.type) or pa.types.is_large_string(each.type)]
 
 
 def _meta(schema: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def _judgements(claim: Claim, suites: Mapping[str, Results]) -> Iterator[dict[st
     if results is None or not results.has_tables or results.tables[claim.table].empty:
         return
     table = results.tables[claim.table]
-    for name, lines in table.groupby("data", sort=False):
+    for name, lines in table.groupby("data", sort=False, observed=True):
         data = str(name)
         if claim.data not in (None, data):
             continue
@@ -73,7 +73,7 @@ def summarise_claims(table: pd.DataFrame) -> list[ClaimSummary]:
     """
     columns = list(dict.fromkeys(map(_dataset, table["data"])))
     lines = []
-    for claim, part in table.groupby("claim", sort=False):
+    for claim, part in table.groupby("claim", sort=False, observed=True):
         found = part["finding"].groupby(part["data"].map(_dataset)).agg(lambda words: ", ".join(dict.fromkeys(words)))
         paper = max(part["paper"], key=len)  # with its own datasets, where one of ours is another
         lines.append(ClaimSummary(str(paper), str(claim), {data: str(found.get(data, "")) for data in columns}))

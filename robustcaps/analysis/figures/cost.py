@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from robustcaps.analysis.figures.selection import describe_selection, select_drawn
 from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.figure_style import height, model_colours, white_grid
 
@@ -20,7 +21,8 @@ def draw_cost(table: pd.DataFrame) -> Figure:
 
     The eps is the largest that most attacks of the panel were run with; lower and further left is a better attack.
     """
-    part = comparable(table)
+    whole = comparable(table)
+    part = select_drawn(whole)
     panels = list(part.groupby(["data", "norm", "unit"], sort=False))
     colours = model_colours(part)
     markers = {attack: MARKERS[place % len(MARKERS)] for place, attack in enumerate(part["attack"].unique())}
@@ -45,7 +47,7 @@ def draw_cost(table: pd.DataFrame) -> Figure:
             axis.set_xlabel("forward + backward passes per sample, whole sweep")
             axis.set_ylim(-0.02, 1.02)
         axes[0].set_ylabel("accuracy under attack")
-        figure.suptitle("Robustness against cost (bars: Wilson 95 %)")
+        figure.suptitle(f"Robustness against cost (bars: Wilson 95 %{describe_selection(whole, part)})")
         figure.legend(handles=legend, loc="outside right center", frameon=False)
     return figure
 

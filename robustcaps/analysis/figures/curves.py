@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from robustcaps.analysis.figures.selection import describe_selection, select_drawn
 from robustcaps.analysis.published import SOURCE, SOURCE_DATA, attack_curves
 from robustcaps.analysis.tables.summary import MEASURES
 from robustcaps.suite.spec import WORST_CASE
@@ -59,10 +60,11 @@ def draw_all_curves(table: pd.DataFrame, *, published: bool = False) -> Iterator
         part = table[table["goal"] == curve.goal]
         swept = part[part.groupby([*BUDGET, "model", "attack"])["eps"].transform("nunique") > 1]
         if not swept.empty:
-            yield curve.name, draw_curves(swept, curve, published=published)
+            drawn = select_drawn(swept, curve.rate)
+            yield curve.name, draw_curves(drawn, curve, published=published, note=describe_selection(swept, drawn))
 
 
-def draw_curves(part: pd.DataFrame, curve: CurveFigure, *, published: bool = False) -> Figure:
+def draw_curves(part: pd.DataFrame, curve: CurveFigure, *, published: bool = False, note: str = "") -> Figure:
     """Draw a rate against eps: for each dataset a panel per attack and a line per model, or, of few models, vice versa.
 
     Intervals are bands. Published curves are drawn beside linf: in panels of FGSM and BIM their own, in others all.
@@ -91,7 +93,7 @@ def draw_curves(part: pd.DataFrame, curve: CurveFigure, *, published: bool = Fal
             _label(axis, panel_lines, name, published=beside)
         for first in axes[:, 0]:
             first.set_ylabel(curve.ylabel)
-        figure.suptitle(_title(part, curve))
+        figure.suptitle(_title(part, curve, note))
         figure.legend(handles=legend, loc="outside right center", frameon=False)
     return figure
 
@@ -146,10 +148,10 @@ def _label(axis: Axes, lines: pd.DataFrame, name: str, *, published: bool) -> No
     axis.set_xlim(left=0)
 
 
-def _title(part: pd.DataFrame, curve: CurveFigure) -> str:
+def _title(part: pd.DataFrame, curve: CurveFigure, note: str) -> str:
     counts = sorted(part["n"].unique())
     n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{curve.title} (n = {n}; bands: Wilson 95 %)"
+    return f"{curve.title} (n = {n}; bands: Wilson 95 %{note})"
 
 
 def line_style(position: int) -> dict[str, Any]:

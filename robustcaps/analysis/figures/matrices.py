@@ -10,6 +10,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from robustcaps.analysis.figures.selection import MAX_DRAWN
 from robustcaps.analysis.tables.matrices import SWEEP, TARGETED_SWEEP, at_largest_eps
 from robustcaps.utils.figure_style import STYLE, panel_grid
 
@@ -37,13 +38,14 @@ def draw_transfer_map(matrix: pd.DataFrame) -> Figure:
 
 def draw_target_maps(matrix: pd.DataFrame) -> Figure:
     """Draw how often a targeted attack turns a class (rows) into another (columns), at the largest eps of each."""
-    panels = list(at_largest_eps(matrix, TARGETED_SWEEP).groupby([*TARGETED_SWEEP, "eps"], sort=False))
+    whole = list(at_largest_eps(matrix, TARGETED_SWEEP).groupby([*TARGETED_SWEEP, "eps"], sort=False))
+    panels, note = whole[:MAX_DRAWN], f"; {MAX_DRAWN} of {len(whole)}" if len(whole) > MAX_DRAWN else ""
     with mpl.rc_context(PLAIN_STYLE):
         figure, axes = panel_grid(len(panels), columns=COLUMNS, width=3.4, height=3.3)
         for axis, ((data, model, attack, norm, _, eps), part) in zip(axes, panels, strict=True):
             _heat(axis, part, rows="label", columns="target")
             axis.set_title(f"{model}, {data}\n{attack}, eps {eps:g} ({norm})")
-        figure.suptitle("Targeted: share of a class (row) predicted as the target (column)")
+        figure.suptitle(f"Targeted: share of a class (row) predicted as the target (column){note}")
     return figure
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.grid import Grid, GridCell, make_grid
@@ -12,6 +14,9 @@ from robustcaps.utils.statistics import holm, mcnemar
 
 BUDGET = ["goal", "norm", "unit", "eps"]
 ALPHA = 0.05
+MAX_COMPARED = 20
+"""Of more models or attacks in one setting, only the pairs with the best are compared."""
+Floats = NDArray[np.float32]
 
 
 def compare_models(rows: pd.DataFrame) -> pd.DataFrame:
@@ -19,7 +24,7 @@ def compare_models(rows: pd.DataFrame) -> pd.DataFrame:
 
     A sample counts as right only if it is classified correctly with every seed.
     """
-    return _compare(rows, compared="model", setting=["suite", "data", "attack", *BUDGET], unit=["index"])
+    return _compare(rows, compared="model", setting=["suite", "data", "attack", *BUDGET], common_seeds=False)
 
 
 def compare_attacks(rows: pd.DataFrame) -> pd.DataFrame:
@@ -28,33 +33,91 @@ def compare_attacks(rows: pd.DataFrame) -> pd.DataFrame:
     Only seeds that both have count: an attack must not win by trying more often.
     """
     setting = ["suite", "data", "model", *BUDGET]
-    return _compare(rows[rows["attack"] != WORST_CASE], compared="attack", setting=setting, unit=["index", "seed"])
+    return _compare(rows[rows["attack"] != WORST_CASE], compared="attack", setting=setting, common_seeds=True)
 
 
-def _compare(rows: pd.DataFrame, *, compared: str, setting: list[str], unit: list[str]) -> pd.DataFrame:
+def _compare(rows: pd.DataFrame, *, compared: str, setting: list[str], common_seeds: bool) -> pd.DataFrame:
     """Return a line per pair in the same setting: their accuracies on the samples that both have, and p.
 
-    Rows are paired by `unit`; then a sample counts as right only if all of its units are. p is that of McNemar's exact
-    test, corrected by Holm over all lines.
+    p is that of McNemar's exact test, corrected by Holm over all lines. Of more than `MAX_COMPARED` in a setting only
+    the pairs with the most accurate model, or with the strongest attack, are compared.
     """
     attacked = rows[(rows["goal"] == "untargeted") & (rows["eps"] > 0)]
-    marked = attacked.assign(right=attacked["adv_pred"] == attacked["label"])
-    lines = []
-    for names, part in marked.groupby(setting, sort=False):
-        right = part.pivot_table(index=unit, columns=compared, values="right", aggfunc="min", sort=False)
-        for first, second in itertools.combinations(right.columns, 2):
-            both = right[[first, second]].dropna().astype(bool).groupby(level="index", sort=False).min()
-            if both.empty:
-                continue
-            one, other = both[first], both[second]
-            accuracies = {"accuracy_first": one.mean(), "accuracy_second": other.mean()}
-            counts = {"only_first": int((one & ~other).sum()), "only_second": int((other & ~one).sum())}
-            pair = {"first": first, "second": second, "n": len(both)}
-            lines.append({**dict(zip(setting, names, strict=True)), **pair, **accuracies, **counts})
-    table = pd.DataFrame(lines)
-    if not table.empty:
-        table["p"] = holm(mcnemar(table["only_first"], table["only_second"]))
-    return table
+    marked = attacked[[*setting, compared, "seed", "index"]].assign(right=attacked["adv_pred"] == attacked["label"])
+    parts = []
+    for names, part in marked.groupby(setting, sort=False, observed=True):
+        labels, grid = _right_by_seed(part, compared)
+        pairs = _count_pairs(grid, best_is_right=compared == "model", common_seeds=common_seeds)
+        pairs["first"], pairs["second"] = labels[pairs["first"]], labels[pairs["second"]]
+        keys: dict[str, Any] = dict(zip(setting, names, strict=True))
+        parts.append(pd.DataFrame(pairs).assign(**keys))
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    if table.empty:
+        return pd.DataFrame()
+    table["p"] = holm(mcnemar(table["only_first"], table["only_second"]))
+    columns = ["first", "second", "n", "accuracy_first", "accuracy_second", "only_first", "only_second", "p"]
+    return table[[*setting, *columns]]
+
+
+def _right_by_seed(part: pd.DataFrame, compared: str) -> tuple[NDArray[Any], Floats]:
+    """Return what is compared, in order of appearance, and right (seeds, samples, compared): 1, 0, or NaN if absent."""
+    codes, labels = pd.factorize(part[compared])
+    seeds, seed_values = pd.factorize(part["seed"])
+    samples, sample_values = pd.factorize(part["index"])
+    grid = np.full((len(seed_values), len(sample_values), len(labels)), np.nan, np.float32)
+    grid[seeds, samples, codes] = part["right"].to_numpy()
+    return np.asarray(labels, dtype=object), grid
+
+
+def _count_pairs(grid: Floats, *, best_is_right: bool, common_seeds: bool) -> dict[str, NDArray[Any]]:
+    """Return the pairs to compare and what McNemar's test counts, as columns.
+
+    All samples of what has the same seeds are counted by one product of matrices.
+    """
+    count = grid.shape[2]
+    firsts, seconds = _choose_pairs(grid, best_is_right)
+    if not common_seeds:
+        grid = np.fmin.reduce(grid, axis=0, keepdims=True)
+    has_seed: NDArray[np.bool_] = np.logical_not(np.isnan(grid).all(axis=1))
+    patterns = [tuple(has_seed[:, place]) for place in range(count)]
+    keys = [tuple(np.logical_and(patterns[a], patterns[b])) for a, b in zip(firsts, seconds, strict=True)]
+    columns = {name: np.zeros(len(firsts)) for name in ("n", "right_first", "right_second", "right_both")}
+    for key in set(keys):
+        right = grid[np.array(key)].min(axis=0) if any(key) else np.full(grid.shape[1:], np.nan, np.float32)
+        there = (~np.isnan(right)).astype(np.float32)
+        right = np.nan_to_num(right)
+        chosen = np.array([place for place, each in enumerate(keys) if each == key])
+        products = {
+            "n": there.T @ there,
+            "right_first": right.T @ there,
+            "right_second": there.T @ right,
+            "right_both": right.T @ right,
+        }
+        for name, product in products.items():
+            columns[name][chosen] = product[firsts[chosen], seconds[chosen]]
+    kept = columns["n"] > 0
+    n, first, second, both = (columns[name][kept] for name in ("n", "right_first", "right_second", "right_both"))
+    return {
+        "first": firsts[kept],
+        "second": seconds[kept],
+        "n": n.astype(int),
+        "accuracy_first": first / n,
+        "accuracy_second": second / n,
+        "only_first": (first - both).astype(int),
+        "only_second": (second - both).astype(int),
+    }
+
+
+def _choose_pairs(grid: Floats, best_is_right: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return all pairs, or, of many, those with the highest accuracy (or the lowest), in the order of the columns."""
+    count = grid.shape[2]
+    if count <= MAX_COMPARED:
+        firsts, seconds = np.triu_indices(count, k=1)
+        return firsts, seconds
+    accuracy = np.nanmean(grid, axis=(0, 1))
+    best = int(np.nanargmax(accuracy) if best_is_right else np.nanargmin(accuracy))
+    others = np.array([place for place in range(count) if place != best])
+    return np.minimum(best, others), np.maximum(best, others)
 
 
 def comparison_grids(table: pd.DataFrame) -> list[Grid]:

@@ -31,7 +31,11 @@ def target_matrix(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _rates(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Return the success of each group with its interval; a sample's rows (seeds) count once."""
-    table = rows.groupby(keys, sort=False).agg(n=("index", "nunique"), success=("fooled", "mean")).reset_index()
+    table = (
+        rows.groupby(keys, sort=False, observed=True)
+        .agg(n=("index", "nunique"), success=("fooled", "mean"))
+        .reset_index()
+    )
     table["success_low"], table["success_high"] = wilson(table["success"] * table["n"], table["n"])
     return table
 
@@ -44,11 +48,13 @@ def at_largest_eps(matrix: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 def transfer_grids(matrix: pd.DataFrame) -> list[Grid]:
     """Return at each eps a matrix of shares fooled: crafted on (rows), tested on (columns)."""
     grids = []
-    for (data, goal, norm, unit, eps), part in matrix.groupby(["data", "goal", "norm", "unit", "eps"], sort=False):
+    for (data, goal, norm, unit, eps), part in matrix.groupby(
+        ["data", "goal", "norm", "unit", "eps"], sort=False, observed=True
+    ):
         models = list(part["model"].unique())
         rows = [
             [str(attack), str(surrogate), *(_share(group, model) for model in models)]
-            for (attack, surrogate), group in part.groupby(["attack", "surrogate"], sort=False)
+            for (attack, surrogate), group in part.groupby(["attack", "surrogate"], sort=False, observed=True)
         ]
         title = f"{data}, {goal}, eps {eps:g} ({norm}, {unit}), fooled %:"
         grids.append(make_grid(["attack", "crafted on", *models], rows, title=title))

@@ -30,7 +30,7 @@ def smallest_norms(rows: pd.DataFrame) -> pd.DataFrame:
     attacked = rows[(rows["eps"] > 0) & rows["closest"] & (rows["target"] != rows["label"])]
     norm = attacked["linf"].where(attacked["norm"] == "linf", attacked["l2"])
     norms = attacked.assign(size=np.where(attacked["fooled"], norm, np.inf))
-    return norms.groupby([*RUN, "index"], sort=False)["size"].min().reset_index()
+    return norms.groupby([*RUN, "index"], sort=False, observed=True)["size"].min().reset_index()
 
 
 def tabulate_distances(norms: pd.DataFrame, models: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -42,7 +42,7 @@ def tabulate_distances(norms: pd.DataFrame, models: Sequence[Mapping[str, Any]])
     """
     networks = {model["label"]: model["name"] for model in models}
     lines: list[dict[str, Any]] = []
-    for key, part in norms.groupby(RUN, sort=False):
+    for key, part in norms.groupby(RUN, sort=False, observed=True):
         names = dict(zip(RUN, map(str, key), strict=True))
         low, middle, high = (_quantile(part["size"], share) for share in (0.25, 0.5, 0.75))
         quartiles = {"quartile_low": low, "median": middle, "quartile_high": high}
@@ -75,7 +75,7 @@ def compare_norms(norms: pd.DataFrame) -> pd.DataFrame:
     fooled with both have no line.
     """
     lines: list[dict[str, Any]] = []
-    for key, part in norms[norms["goal"] == "untargeted"].groupby(SETTING, sort=False):
+    for key, part in norms[norms["goal"] == "untargeted"].groupby(SETTING, sort=False, observed=True):
         setting = dict(zip(SETTING, key, strict=True))
         by_attack = part.pivot_table(
             index=["attack", "index"], columns="model", values="size", aggfunc="min", sort=False
@@ -87,8 +87,8 @@ def compare_norms(norms: pd.DataFrame) -> pd.DataFrame:
 
 def _paired_lines(norms: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Yield the comparison of two models' norms (by attack and sample) for each attack, then for all attacks."""
-    for attack, part in (*norms.groupby(level="attack", sort=False), (ANY_ATTACK, norms)):
-        both = part.groupby(level="index", sort=False).min()
+    for attack, part in (*norms.groupby(level="attack", sort=False, observed=True), (ANY_ATTACK, norms)):
+        both = part.groupby(level="index", sort=False, observed=True).min()
         fooled = both[np.isfinite(both).all(axis=1)]
         if fooled.empty:
             continue

@@ -44,8 +44,8 @@ def tabulate_auc(rows: pd.DataFrame, models: Sequence[Mapping[str, Any]]) -> pd.
     )
     attacked = attacked[attacked["group"] != ""]
     lines = []
-    for setting, part in attacked.groupby(SETTING, sort=False):
-        estimates = {str(group): _estimate(own) for group, own in part.groupby("group", sort=False)}
+    for setting, part in attacked.groupby(SETTING, sort=False, observed=True):
+        estimates = {str(group): _estimate(own) for group, own in part.groupby("group", sort=False, observed=True)}
         reference = next(iter(estimates))
         for group, (grid, by_model, estimate) in estimates.items():
             line = {
@@ -79,7 +79,7 @@ def _estimate(rows: pd.DataFrame) -> tuple[list[float], pd.Series[float], Crosse
     worst = rows["attack"] == WORST_CASE
     rows = rows[worst | ~rows["model"].isin(rows["model"][worst])]  # a model's only attack is its worst case
     robust = rows.assign(right=rows["right"].astype(float)).pivot_table(
-        index="model", columns="index", values="right", aggfunc="mean", sort=False
+        index="model", columns="index", values="right", aggfunc="mean", sort=False, observed=True
     )
     robust = robust.dropna(axis="columns")
     return sorted(rows["eps"].unique()), robust.mean(axis=1), crossed_mean(robust.to_numpy())
@@ -105,7 +105,7 @@ def _difference(estimate: CrossedEstimate, first: CrossedEstimate, reference: st
 def auc_grids(table: pd.DataFrame) -> list[Grid]:
     """Return a grid per dataset and threat model."""
     grids = []
-    for (data, norm, unit), part in table.groupby(["data", "norm", "unit"], sort=False):
+    for (data, norm, unit), part in table.groupby(["data", "norm", "unit"], sort=False, observed=True):
         first = part.iloc[0]
         against = f"against {first['reference']}"
         columns = ["group", "models", "routing", "test accuracy", "robust AUC", against, "p"]
@@ -139,7 +139,7 @@ def _auc_row(line: Mapping[Any, Any]) -> list[GridCell | str]:
 def auc_sentences(table: pd.DataFrame) -> list[str]:
     """Return a sentence per dataset and threat model: which groups differ from the first one."""
     sentences = []
-    for (data, norm, _), part in table.groupby(["data", "norm", "unit"], sort=False):
+    for (data, norm, _), part in table.groupby(["data", "norm", "unit"], sort=False, observed=True):
         reference = part[part["group"] == part["reference"]].iloc[0]
         significant = part[part["p"] < ALPHA]
         lists = [

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from robustcaps.analysis.rows import concat_rows, constant
 from robustcaps.attacks.violations import describe_violation
 from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.grid import Grid, GridCell, make_grid, percent
@@ -36,7 +40,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
         raise ValueError("there are no rows to summarise.")
     marked = rows.assign(accuracy=rows["adv_pred"] == rows["label"], success=rows["fooled"], invalid=~rows["valid"])
     table = (
-        marked.groupby(KEYS, sort=False)
+        marked.groupby(KEYS, sort=False, observed=True)
         .agg(
             n=("index", "nunique"),
             accuracy=("accuracy", "mean"),
@@ -57,35 +61,53 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
 def with_worst_case(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows, and after those of each model its worst case over attacks where it has several."""
     parts = []
-    for _, part in rows.groupby(["suite", "data", "model"], sort=False):
+    for _, part in rows.groupby(["suite", "data", "model"], sort=False, observed=True):
         parts.append(part)
-        for _, group in part[part["eps"] > 0].groupby(["goal", "norm", "unit"], sort=False):
-            if len(set(group["attack"])) > 1:
+        for _, group in part[part["eps"] > 0].groupby(["goal", "norm", "unit"], sort=False, observed=True):
+            if len(group["attack"].unique()) > 1:
                 parts.append(_worst_case(group))
-    return pd.concat(parts, ignore_index=True) if parts else rows
+    return concat_rows(parts) if parts else rows
 
 
 def _worst_case(group: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per (sample, target, eps): fooled or misclassified if any attack was at this eps or less."""
-    sample = ["index", "target"]
-    marked = group.assign(misclassified=group["adv_pred"] != group["label"]).sort_values("eps", kind="stable")
-    worst = _cumulative(marked, "fooled").merge(_cumulative(marked, "misclassified"), on=[*sample, "eps"])
-    first = marked.sort_values(["fooled", "misclassified"], ascending=False, kind="stable").drop_duplicates(sample)
-    worst = worst.merge(first.drop(columns=["eps", "fooled", "misclassified"]), on=sample)
-    worst["adv_pred"] = worst["adv_pred"].where(worst["misclassified"], worst["label"])
-    costs = worst[sample].merge(group.groupby(sample)[list(COSTS)].sum().reset_index(), on=sample, how="left")
-    smallest = worst["eps"] == worst["eps"].min()
+    """Return one row per (sample, target, eps): fooled or misclassified if any attack was at this eps or less.
+
+    Rows are sorted by eps, sample and target. Other columns are those of the row that first fooled the sample, or
+    misclassified it, by eps; the cost of all attacks is on the row of the smallest eps.
+    """
+    ordered = group.sort_values("eps", kind="stable", ignore_index=True)
+    pairs, sample = np.unique(ordered[["index", "target"]].to_numpy(), axis=0, return_inverse=True)
+    sweep, step = np.unique(ordered["eps"].to_numpy(), return_inverse=True)
+    shape = len(pairs), len(sweep)
+    fooled = ordered["fooled"].to_numpy(dtype=bool)
+    wrong = (ordered["adv_pred"] != ordered["label"]).to_numpy(dtype=bool)
+    best_first = np.lexsort((~wrong, ~fooled))
+    chosen = np.empty(len(pairs), np.int64)
+    chosen[sample[best_first[::-1]]] = best_first[::-1]  # the first of each sample is written last
+    worst = ordered.iloc[np.tile(chosen, len(sweep))].reset_index(drop=True)
+    still_wrong = _cumulative(wrong, sample, step, shape)
+    values: dict[str, Any] = {
+        "eps": np.repeat(sweep, len(pairs)),
+        "fooled": _cumulative(fooled, sample, step, shape),
+        "adv_pred": worst["adv_pred"].where(still_wrong, worst["label"]),
+        "valid": True,
+        "seed": 0,
+    }
     for cost in COSTS:
-        worst[cost] = np.where(smallest, costs[cost], 0.0)
-    return worst.assign(attack=WORST_CASE, valid=True, violation="", surrogate="", seed=0)[list(group.columns)]
+        values[cost] = np.zeros(len(worst))
+        values[cost][: len(pairs)] = np.bincount(sample, weights=ordered[cost], minlength=len(pairs))
+    for name, value in {"attack": WORST_CASE, "violation": "", "surrogate": ""}.items():
+        values[name] = constant(worst[name], value, len(worst))
+    return worst.assign(**values)[list(group.columns)]
 
 
-def _cumulative(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return, for every (sample, target, eps), whether a column was true at that eps or a smaller one."""
-    found = rows.pivot_table(index=["index", "target"], columns="eps", values=column, aggfunc="max").astype(float)
-    return (
-        (found.cummax(axis=1).ffill(axis=1).fillna(0.0) > 0).melt(ignore_index=False, value_name=column).reset_index()
-    )
+def _cumulative(
+    flags: NDArray[np.bool_], sample: NDArray[Any], step: NDArray[Any], shape: tuple[int, int]
+) -> NDArray[np.bool_]:
+    """Return, for every eps and sample, whether a flag was true at that eps or a smaller one."""
+    found = np.zeros(shape, dtype=bool)
+    found[sample[flags], step[flags]] = True
+    return np.logical_or.accumulate(found, axis=1).T.ravel()
 
 
 def goal_grid(table: pd.DataFrame, goal: str, *, title: str = "", details: bool = False) -> Grid:
@@ -98,7 +120,8 @@ def goal_grid(table: pd.DataFrame, goal: str, *, title: str = "", details: bool 
     names = [name for name in NAMES if name in ("model", "attack") or len(set(part[name])) > 1]
     sweep = sorted(part["eps"].unique())
     rows = [
-        [*map(str, key), *_line(lines, rate, sweep, details=details)] for key, lines in part.groupby(names, sort=False)
+        [*map(str, key), *_line(lines, rate, sweep, details=details)]
+        for key, lines in part.groupby(names, sort=False, observed=True)
     ]
     numbers = ["n"] * details + [f"{eps:g}" for eps in sweep] + ["passes", "invalid"] * details
     return make_grid([*names, *numbers], rows, title=title, numeric=numbers)
@@ -117,7 +140,7 @@ def _line(lines: pd.DataFrame, rate: str, sweep: list[float], *, details: bool) 
 def summary_grids(table: pd.DataFrame, *, details: bool = False) -> list[Grid]:
     """Return the whole table for readers: for each dataset and threat model accuracy, then targeted success."""
     grids = []
-    for (data, norm, unit), part in table.groupby(["data", "norm", "unit"], sort=False):
+    for (data, norm, unit), part in table.groupby(["data", "norm", "unit"], sort=False, observed=True):
         for goal in (goal for goal in MEASURES if goal in set(part["goal"])):
             samples = " to ".join(str(n) for n in sorted({part["n"].min(), part["n"].max()}))
             title = f"{data}: {MEASURES[goal][1].lower()} in % (n = {samples}, Wilson 95 %), by eps ({norm}, {unit}):"
@@ -130,6 +153,6 @@ def count_violations(rows: pd.DataFrame) -> pd.DataFrame:
     if rows.empty:
         return pd.DataFrame(columns=["model", "attack", "violation", "rows", "sentence"])
     invalid = rows[~rows["valid"]]
-    counts = invalid.groupby(["model", "attack", "violation"], sort=False).size()
+    counts = invalid.groupby(["model", "attack", "violation"], sort=False, observed=True).size()
     table = counts.rename("rows").reset_index()
     return table.assign(sentence=table["violation"].map(describe_violation))
