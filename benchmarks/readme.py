@@ -109,6 +109,24 @@ def claims() -> str:
     return "\n".join([found, "The evidence of each is in [results/claims.md](results/claims.md).", "", *drawings])
 
 
+def sharpness() -> str:
+    """Return robust accuracy against the sharpness of EM routing: the table of three attacks, and the figure."""
+    folder = ROOT / "results" / "sharpness"
+    table = pd.read_csv(folder / "table.csv")
+    shown = table[table["attack"].isin(["fgsm", "bim, 10 steps, training loss", "worst case of all"])]
+    routing = pd.read_csv(folder / "routing.csv").groupby("model", sort=False)
+    entropies = [f"{model} {part['entropy'].mean():.2f} ({part['status'].iloc[0]})" for model, part in routing]
+    return "\n".join(
+        [
+            f"`robustcaps run benchmarks/sharpness.toml` on {table['n'].max()} toys, accuracy in % (Wilson 95 %). Mean",
+            f"entropy of the assignments: {'; '.join(entropies)}.",
+            "",
+            goal_grid(shown, "untargeted").markdown(),
+            "![accuracy against the sharpness of routing](results/sharpness/figures/sharpness.png)",
+        ]
+    )
+
+
 def calibration() -> str:
     """Return recall and false alarms on the collection."""
     return (ROOT / "results" / "calibration" / "report.md").read_text(encoding="utf-8").rstrip()
@@ -122,6 +140,7 @@ SECTIONS = {
     "attacks": attacks,
     "passes": passes,
     "perf": perf,
+    "sharpness": sharpness,
     "trust": trust,
     "weights": weights,
 }

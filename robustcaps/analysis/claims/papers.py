@@ -12,6 +12,7 @@ import pandas as pd
 from robustcaps.analysis.claims import rules
 from robustcaps.analysis.claims.evidence import Judgement
 from robustcaps.analysis.published import published_size
+from robustcaps.suite.spec import WORST_CASE
 
 MATRIX, VECTOR, CNN = "matrix-capsnet-small", "vector-capsnet-small", "cnn"
 """The models that represent matrix capsules, capsules with dynamic routing, and CNNs."""
@@ -81,6 +82,23 @@ WHITE_BOX = [
         "fgsm": "FGSM",
         "bim": "BIM",
         "bim on the training loss": "BIM on the training loss, as papers attacked",
+    }.items()
+]
+LIVING_MATRIX, LIVING_RIVAL = "matrix, vote std 0.2", "cnn-small"
+"""The network of the suite 'sharpness' whose routing is alive at the accuracy of the others, and a CNN of its size."""
+LIVING = [
+    Claim(
+        HINTON,
+        f"matrix capsules whose routing is alive keep noticeably more accuracy than a CNN under {words}",
+        "sharpness",
+        "comparisons",
+        partial(rules.more_robust, mine=LIVING_MATRIX, rival=LIVING_RIVAL, attack=attack),
+    )
+    for attack, words in {
+        "fgsm": "FGSM",
+        "bim, 10 steps": "BIM",
+        "bim, 10 steps, training loss": "BIM on the training loss, as papers attacked",
+        WORST_CASE: "the worst case of all attacks",
     }.items()
 ]
 TARGETED = [
@@ -207,6 +225,6 @@ MASKED = Claim(
 )
 
 CLAIMS: Sequence[Claim] = (
-    *(*WHITE_BOX, *TARGETED, *BLACK_BOX, *GRADIENTS, *VIEWS, *ABLATION),
+    *(*WHITE_BOX, *LIVING, *TARGETED, *BLACK_BOX, *GRADIENTS, *VIEWS, *ABLATION),
     *(OVERLAP, *DETECTION, *_smallest(), *VOTE, MASKED),
 )
