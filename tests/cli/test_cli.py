@@ -94,6 +94,11 @@ def test_lists_can_be_narrowed_down(cli):
     assert "fgsm" in result.stdout and "loss='log-odds'" in result.stdout and "bim" not in result.stdout
 
 
+def test_names_of_shipped_weights_are_never_cut_off(cli):
+    result = cli("list", "models", COLUMNS="50")
+    assert "matrix-capsnet-small:sharpb" in result.stdout and "alive" in result.stdout
+
+
 def test_the_name_of_a_model_is_no_emoji():
     assert str(console.render_str("cnn:a: 3")) == "cnn:a: 3"
 

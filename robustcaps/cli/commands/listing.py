@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from robustcaps.cli.escaping import escape
 from robustcaps.cli.options import Plugins, console, examples, load_plugins
@@ -53,7 +52,7 @@ def list_registered(
         kinds = ", ".join(KINDS.names_in_order())
         console.print(f"Kinds of diagnostics for suites ([[diagnostics]] use = ...): {kinds}", markup=False)
     if what in ("models", "all") and pattern == "*":
-        console.print(_shipped_weights())
+        _show_shipped_weights(console)
 
 
 def _show_registry(console: Console, kind: str, registry: Registry[Any], pattern: str) -> None:
@@ -82,14 +81,17 @@ def _options(factory: Callable[..., Any], harness: frozenset[str]) -> list[str]:
     return [*described, plain] if plain else described
 
 
-def _shipped_weights() -> Table:
+def _show_shipped_weights(console: Console) -> None:
+    """Print the shipped weights: their test accuracy, and whether the routing of capsules is alive."""
+    from robustcaps.cli.rendering import show_grid
     from robustcaps.models.zoo import shipped_cards
+    from robustcaps.utils.grid import make_grid
 
-    grid = Table(title="shipped weights", title_justify="left")
-    for column in ("data", "model", "parameters", "test accuracy (Wilson 95 %)"):
-        grid.add_column(column)
+    columns = ["data", "model", "parameters", "test accuracy % (Wilson 95 %)", "n", "routing"]
+    rows = []
     for card in shipped_cards():
         low, high = card.interval
-        accuracy = f"{100 * card.accuracy:.2f} % ({100 * low:.2f} to {100 * high:.2f}, n = {card.n_test})"
-        grid.add_row(card.data, card.name, f"{card.parameters:,}", accuracy)
-    return grid
+        accuracy = f"{100 * card.accuracy:.2f} ({100 * low:.2f}-{100 * high:.2f})"
+        routing = card.routing.status if card.routing else ""
+        rows.append([card.data, card.name, f"{card.parameters:,}", accuracy, f"{card.n_test:,}", routing])
+    show_grid(console, make_grid(columns, rows, title="shipped weights", numeric=columns[2:5]))
