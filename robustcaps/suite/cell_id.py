@@ -36,8 +36,13 @@ def settings_id(settings: dict[str, Any]) -> str:
 def package_code(modules: Iterable[str], named: Iterable[Named] = ()) -> str:
     """Return a digest of our own code that rows depend on: modules, those of registered things, and their imports."""
     entries = [entry_of(*each) for each in named]
-    names = {*modules, *(entry.source for entry in entries if entry.built_in)}
-    files = [own_root().module_file(name) for name in names]
+    return _own_code(frozenset({*modules, *(entry.source for entry in entries if entry.built_in)}))
+
+
+@functools.cache
+def _own_code(modules: frozenset[str]) -> str:
+    """Return a digest of modules of this package, which do not change while it runs; thousands of cells share them."""
+    files = [own_root().module_file(name) for name in modules]
     return code_digest(file for file in files if file is not None)
 
 
