@@ -10,19 +10,21 @@ from robustcaps.attacks.base import Attack
 from robustcaps.attacks.black_box import square, transfer
 from robustcaps.attacks.budgets import Unit
 from robustcaps.attacks.capsule_specific import reconstruction, vote
-from robustcaps.attacks.composite import bisection
+from robustcaps.attacks.composite import autoattack, bisection
 from robustcaps.attacks.gradient_based import apgd, iterative
-from robustcaps.attacks.minimum_norm import carlini_wagner, deepfool
+from robustcaps.attacks.minimum_norm import carlini_wagner, deepfool, fab
 from robustcaps.attacks.norms import NormName
 from robustcaps.options import validate_options
 from robustcaps.registry import ATTACKS
 
 BUILT_IN = (
     apgd,
+    autoattack,
     baselines,
     bisection,
     carlini_wagner,
     deepfool,
+    fab,
     iterative,
     reconstruction,
     square,

@@ -44,6 +44,17 @@ class Untargeted(Goal):
         return predictions != self.classes
 
 
+@dataclass(frozen=True, eq=False)
+class TowardsClass(Untargeted):
+    """Any class other than the label, which is looked for in the direction of one class, `towards` (n,)."""
+
+    towards: Tensor
+
+    def select(self, rows: Tensor) -> Self:
+        """Return the goal for a subset of the samples."""
+        return type(self)(self.classes[rows], self.towards[rows])
+
+
 class Targeted(Goal):
     """The target class."""
 
@@ -108,6 +119,12 @@ class GoalSpec:
         if not 0 <= self.target < len(class_names):
             raise UserError(f"target: class {self.target} is not in 0..{len(class_names) - 1}.")
         return [self.target]
+
+
+def likeliest_wrong_classes(logits: Tensor, labels: Tensor, count: int) -> Tensor:
+    """Return the classes other than the label with the largest logits, (n, at most count), the likeliest first."""
+    wrong = logits.scatter(1, labels[:, None], -torch.inf)
+    return wrong.topk(min(count, logits.shape[1] - 1), dim=1).indices
 
 
 def _target_classes(target: int | str, labels: Tensor, logits: Tensor, draws: Draws) -> Tensor:

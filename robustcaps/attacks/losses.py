@@ -31,9 +31,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from robustcaps.attacks.counting import CountedModel
-from robustcaps.attacks.goals import Goal, Targeted
+from robustcaps.attacks.goals import Goal, Targeted, TowardsClass
 from robustcaps.errors import UserError
 
+DLR_CLASSES = 4
+"""Classes that the targeted DLR loss needs."""
 LossName = Literal["log-odds", "ce", "ce-scores", "training", "margin", "dlr"]
 Loss = Callable[[CountedModel, Tensor, Goal], tuple[Tensor, Tensor | None]]
 """(model, images, goal) -> (objective (n,) to maximise, logits (n, classes) if this pass computed them)."""
@@ -78,13 +80,26 @@ def dlr_loss(model: CountedModel, images: Tensor, goal: Goal) -> tuple[Tensor, T
     the target has to beat all of them.
     """
     logits = model(images)
-    needed = 4 if isinstance(goal, Targeted) else 3
+    needed = DLR_CLASSES if isinstance(goal, Targeted) else 3
     if logits.shape[1] < needed:
-        kind = "a targeted goal" if needed == 4 else "an untargeted goal"
+        kind = "a targeted goal" if needed == DLR_CLASSES else "an untargeted goal"
         raise UserError(f"loss 'dlr': {kind} needs {needed} classes or more, but the model has {logits.shape[1]}.")
     ranked = logits.topk(needed, dim=1).values
     spread = ranked[:, 0] - ranked[:, 2:].mean(1)
     return _signed_margin(logits, goal) / spread.clamp_min(1e-12), logits
+
+
+def targeted_dlr_loss(model: CountedModel, images: Tensor, goal: Goal) -> tuple[Tensor, Tensor]:
+    """Targeted DLR, -(z_y - z_t) / (z_(1) - (z_(3) + z_(4)) / 2), of a goal `TowardsClass` t (Croce and Hein 2020)."""
+    if not isinstance(goal, TowardsClass):
+        raise TypeError("the targeted DLR loss needs a goal with a class to go to.")
+    logits = model(images)
+    if logits.shape[1] < DLR_CLASSES:
+        raise UserError(f"targeted DLR loss: needs {DLR_CLASSES} classes or more, but the model has {logits.shape[1]}.")
+    ranked = logits.topk(DLR_CLASSES, dim=1).values
+    spread = ranked[:, 0] - ranked[:, 2:].mean(1)
+    own, other = (logits.gather(1, classes[:, None])[:, 0] for classes in (goal.classes, goal.towards))
+    return (other - own) / spread.clamp_min(1e-12), logits
 
 
 def _signed_margin(logits: Tensor, goal: Goal) -> Tensor:

@@ -168,7 +168,9 @@ class AttackSpec(Spec):
 
     @property
     def label(self) -> str:
-        """Its name in tables and figures; a surrogate is part of it."""
+        """Its name in tables and figures; a surrogate is part of it, and the version of AutoAttack."""
+        if self.name is None and self.use == "autoattack":
+            return f"AutoAttack ({printable(str(self.options.get('version', 'standard')))})"
         surrogate = self.options.get("surrogate", "")
         models = "+".join(map(str, surrogate)) if isinstance(surrogate, list) else str(surrogate)
         return printable(self.name or f"{self.use} {models}".strip())

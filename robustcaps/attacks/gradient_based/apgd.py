@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, fields
 from typing import Annotated
 
@@ -13,10 +14,10 @@ from torch import Tensor
 from robustcaps.attacks.base import Attack
 from robustcaps.attacks.budgets import Budget, project, random_start
 from robustcaps.attacks.counting import CountedModel
-from robustcaps.attacks.goals import Goal
+from robustcaps.attacks.goals import Goal, TowardsClass, Untargeted, likeliest_wrong_classes
 from robustcaps.attacks.gradient_based.iterative import Eot, Restarts
 from robustcaps.attacks.gradients import reaches_goal, value_and_gradient
-from robustcaps.attacks.losses import LOSSES, LossName
+from robustcaps.attacks.losses import DLR_CLASSES, Loss, LossName, resolve_loss, targeted_dlr_loss
 from robustcaps.attacks.norms import Norm
 from robustcaps.registry import ATTACKS
 from robustcaps.utils.sample_random import Draws
@@ -26,6 +27,7 @@ ALPHA = 0.75
 RHO = 0.75
 """The step size is halved unless at least this fraction of steps increased the objective."""
 
+Targets = Annotated[int, Field(ge=1, description="wrong classes that are tried, the likeliest first")]
 ApgdSteps = Annotated[int, Field(ge=1, description="gradient steps; their sizes adapt to each sample")]
 
 
@@ -118,8 +120,8 @@ class AutoPgd(Attack):
 
     randomised = True
 
-    def __init__(self, *, loss: LossName, steps: int, restarts: int, eot: int) -> None:
-        self.loss = LOSSES[loss]
+    def __init__(self, *, loss: LossName | Loss, steps: int, restarts: int, eot: int) -> None:
+        self.loss = resolve_loss(loss)
         self.steps = steps
         self.checkpoints = checkpoints(steps)
         self.restarts = restarts
@@ -165,6 +167,47 @@ class AutoPgd(Attack):
         return best, best_value
 
 
+class TargetedAutoPgd(AutoPgd):
+    """Auto-PGD towards each of the likeliest wrong classes in turn, on the samples that still are classified correctly.
+
+    Any wrong class is a success.
+    """
+
+    goals = (Untargeted,)
+    skips_few_classes = False
+    """Whether it does nothing, and warns, if the model has fewer classes than its loss needs, instead of an error."""
+
+    def __init__(self, *, steps: int, restarts: int, targets: int) -> None:
+        super().__init__(loss=targeted_dlr_loss, steps=steps, restarts=restarts, eot=1)
+        self.targets = targets
+        self.passes *= targets
+
+    def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
+        """Return the first iterate that is misclassified, else the last of the ascents' results."""
+        found = images.clone()
+        if not budget.eps:
+            return found
+        with torch.no_grad():
+            logits = model(images)
+        if logits.shape[1] < DLR_CLASSES and self.skips_few_classes:
+            warnings.warn(
+                f"AutoAttack without APGD-T: its loss needs {DLR_CLASSES} classes, the model has {logits.shape[1]}.",
+                stacklevel=2,
+            )
+            return found
+        remaining = torch.nonzero(~goal.reached(logits.argmax(1))).flatten()
+        for target in likeliest_wrong_classes(logits, goal.classes, self.targets).unbind(1):
+            if len(remaining) == 0:
+                break
+            towards = TowardsClass(goal.classes[remaining], target[remaining])
+            subset = model.select(remaining), images[remaining], towards, budget.select(remaining)
+            found[remaining] = super().run(*subset, draws.select(remaining))
+            with torch.no_grad():
+                predictions = model.select(remaining)(found[remaining]).argmax(1)
+            remaining = remaining[~goal.select(remaining).reached(predictions)]
+        return found
+
+
 def checkpoints(steps: int) -> set[int]:
     """Return the checkpoints w_j = ceil(p_j N): p_0 = 0, p_1 = 0.22, intervals shrinking by 0.03 down to 0.06."""
     previous, fraction = 0.0, 0.22
@@ -185,3 +228,9 @@ def apgd_ce(*, steps: ApgdSteps = 50, restarts: Restarts = 1, eot: Eot = 1) -> A
 def apgd_dlr(*, steps: ApgdSteps = 50, restarts: Restarts = 1, eot: Eot = 1) -> Attack:
     """Auto-PGD on the difference of logits ratio, invariant to the scale of the logits (Croce and Hein 2020)."""
     return AutoPgd(loss="dlr", steps=steps, restarts=restarts, eot=eot)
+
+
+@ATTACKS.register("apgd-t")
+def apgd_t(*, steps: ApgdSteps = 100, restarts: Restarts = 1, targets: Targets = 9) -> Attack:
+    """Auto-PGD on the targeted DLR loss, towards each of the likeliest wrong classes (Croce and Hein 2020)."""
+    return TargetedAutoPgd(steps=steps, restarts=restarts, targets=targets)

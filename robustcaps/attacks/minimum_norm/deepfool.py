@@ -35,7 +35,7 @@ class DeepFool(MinimumNormAttack):
         active = torch.arange(len(images), device=images.device)
         for step in range(self.steps + 1):
             labels = goal.classes[active]
-            margins, slopes, logits = _linearise(model.select(active), current[active], labels)
+            margins, slopes, logits = linearise(model.select(active), current[active], labels)
             unsuccessful = ~goal.select(active).reached(logits.argmax(1))
             found[active[~unsuccessful]] = current[active[~unsuccessful]]
             active = active[unsuccessful]
@@ -46,7 +46,7 @@ class DeepFool(MinimumNormAttack):
         return torch.where(current.isnan().flatten(1).any(1)[:, None, None, None], current, found)
 
 
-def _linearise(model: CountedModel, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def linearise(model: CountedModel, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return f_k = z_k - z_label (classes - 1, n) of the other classes k, their gradients w_k, and the logits z."""
     images = images.detach().requires_grad_()
     with torch.enable_grad():
