@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from robustcaps.analysis.records import ATTACK, read_run_record
-from robustcaps.analysis.rows import join_tables, with_plain_texts
+from robustcaps.analysis.rows import join_tables, with_plain_texts, with_usual_types
 from robustcaps.analysis.tables.attack_tables import ATTACK_TABLES, AttackRows
 from robustcaps.analysis.tables.summary import count_violations
 from robustcaps.diagnostics.kinds.base import DiagnosticKind, all_kinds
@@ -99,6 +99,10 @@ class Results:
 
     def rows(self, kind: str = ATTACK) -> pd.DataFrame:
         """Return the rows of all finished cells of a kind ('attack', 'verdict', 'gradients', ...), or none."""
+        return with_usual_types(self._stored_rows(kind))
+
+    def _stored_rows(self, kind: str) -> pd.DataFrame:
+        """Return the same rows as they are kept, those of attacks with categories."""
         if not self.has_rows:
             raise UserError(f"{self.out}: no cell of this run is finished, so there is nothing to show.")
         return self._rows_by_kind.get(kind, pd.DataFrame())
@@ -106,7 +110,7 @@ class Results:
     @cached_property
     def attacks(self) -> AttackRows:
         """The rows of attacks and what is derived from them."""
-        return AttackRows(self.rows(), self.models)
+        return AttackRows(self._stored_rows(ATTACK), self.models)
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -124,7 +128,7 @@ class Results:
         }
         for kind in all_kinds():
             with _plugin_errors(kind):
-                tables |= kind.tabulate(self.rows(kind.name), self.models)
+                tables |= kind.tabulate(self._stored_rows(kind.name), self.models)
         return tables
 
     @property
@@ -160,7 +164,7 @@ class Results:
     def kinds(self) -> Iterator[tuple[DiagnosticKind, pd.DataFrame]]:
         """Yield every kind of diagnostic that the run has rows of, with its rows."""
         for kind in all_kinds():
-            rows = self.rows(kind.name)
+            rows = self._stored_rows(kind.name)
             if not rows.empty:
                 yield kind, rows
 
@@ -190,7 +194,7 @@ class Results:
 
     def write_tables(self) -> list[Path]:
         """Write every table that is not empty as CSV and Markdown, remove the others, and return the files."""
-        self.rows()  # raises before anything is replaced
+        self._stored_rows(ATTACK)  # raises before anything is replaced
         written = []
         for name, grids in _grid_makers().items():
             table = self.tables[name]
@@ -208,7 +212,7 @@ class Results:
         """Draw all figures into OUT/figures, remove those of a former run, and return the files."""
         from robustcaps.utils.figure_style import save  # noqa: PLC0415  seaborn takes a second to import
 
-        self.rows()  # raises before anything is replaced
+        self._stored_rows(ATTACK)  # raises before anything is replaced
         folder = self.out / "figures"
         folder.mkdir(exist_ok=True)
         for old in (*folder.glob("*.png"), *folder.glob("*.svg")):

@@ -59,6 +59,12 @@ def constant(like: pd.Series, value: str, size: int) -> Any:
     return pd.Categorical.from_codes(np.full(size, like.cat.categories.get_loc(value)), dtype=like.dtype)
 
 
+def with_usual_types(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows as `evaluate` returns them: texts that are no categories, and integers of 64 bits."""
+    small = [name for name in rows.columns if rows[name].dtype == np.int32]
+    return with_plain_texts(rows).astype(dict.fromkeys(small, np.int64))
+
+
 def with_plain_texts(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table with its categories as texts: tables are small, and easier to merge."""
     names = [name for name in table.columns if isinstance(table[name].dtype, pd.CategoricalDtype)]

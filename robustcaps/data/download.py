@@ -94,11 +94,13 @@ def _get_records(name: str, folder: Path, official: str, *, unverified: bool, pr
     """
     url = RECORD_ARCHIVES[name]
     archive = folder / url.rpartition("/")[2]
+    made = make_folder(folder)
     if not archive.exists():
         part = archive.with_name(f"{archive.name}.part")
         try:
             _fetch_whole(url, part, archive.name, MAX_ARCHIVE, progress)
         except _DownloadError as error:
+            remove_empty(made)
             raise UserError(f"{official} The archive {url} cannot be downloaded either: {error}.") from error
         part.replace(archive)
         progress.fetched(archive, url)
@@ -106,6 +108,7 @@ def _get_records(name: str, folder: Path, official: str, *, unverified: bool, pr
         problem = convert_archive(archive, folder, {source.plain_name: source.digest for source in SOURCES[name]})
     except UserError as error:
         archive.unlink()
+        remove_empty(made)
         raise UserError(f"{error} (deleted)") from error
     if problem and not unverified:
         raise UserError(

@@ -68,7 +68,7 @@ WORST_CASE = "worst case of all"
 
 Eps = Annotated[float, BeforeValidator(_finite_number)]
 Sweep = Annotated[list[Eps], Field(min_length=1)]
-Seeds = Annotated[list[Annotated[int, Field(ge=0, le=MAX_SEED)]], AfterValidator(_distinct)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 
 
 class Spec(BaseModel):
@@ -110,7 +110,7 @@ class TrainSpec(TrainingOptions):
     holdout: Holdout = 0
     views: Views | None = None
     """The viewpoints to train on (default: those of the suite's data)."""
-    seeds: Annotated[Seeds, Field(min_length=2)] | None = None
+    seeds: Annotated[list[Seed], Field(min_length=2), AfterValidator(_distinct)] | None = None
     """Train a group of models that differ in nothing but the seed."""
 
     @model_validator(mode="after")
@@ -230,7 +230,7 @@ class Suite(BaseModel):
 
     name: str = Field(pattern=NAME)
     title: str = ""
-    seeds: Annotated[Seeds, Field(min_length=1)] = [0]
+    seeds: Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)] = [0]
     batch_size: Count = 64
     data: list[DataSpec] = Field(min_length=1)
     models: list[ModelSpec] = Field(min_length=1)

@@ -164,7 +164,7 @@ COMMANDS = list(commands(typer.main.get_command(app)))
 
 def test_all_commands_are_there():
     plain = {"run", "check", "list", "attack", "diagnose", "inspect", "train", "table", "figures", "report"}
-    nested = {("data", "get"), ("data", "export"), ("new", "attack")}
+    nested = {("data", "get"), ("data", "export"), ("new", "attack"), ("import", "hinton2018")}
     assert set(COMMANDS) == {(name,) for name in plain} | nested
 
 
