@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from robustcaps.analysis.records import ATTACK, read_run_record
-from robustcaps.analysis.rows import join_tables, with_plain_texts, with_usual_types
+from robustcaps.analysis.rows import join_tables, with_plain_texts, with_small_integers, with_usual_types
 from robustcaps.analysis.tables.attack_tables import ATTACK_TABLES, AttackRows
 from robustcaps.analysis.tables.summary import count_violations
 from robustcaps.diagnostics.kinds.base import DiagnosticKind, all_kinds
@@ -63,7 +63,7 @@ class Results:
             label = cell["label"] or cell["id"]
             try:
                 if stored.kind == ATTACK and (table := store.read_table(stored)) is not None:
-                    tables.append(table)
+                    tables.append(with_small_integers(table))
                 elif stored.kind != ATTACK and (rows := store.read(stored)) is not None:
                     frames.setdefault(stored.kind, []).append(rows)
                 else:

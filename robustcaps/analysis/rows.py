@@ -1,14 +1,15 @@
-"""Rows of many cells in little memory: names as categories, counts as small integers."""
+"""Rows of many cells in little memory: names as categories, integers in as few bytes as they need."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pandas.api.types import union_categoricals
 
 from robustcaps.suite.spec import WORST_CASE
@@ -17,13 +18,42 @@ RESERVED_CATEGORIES = {"attack": (WORST_CASE,), "surrogate": ("",), "violation":
 """Values that tables add to a column later: they are categories from the start, so that parts can be joined."""
 
 
-def join_tables(tables: Sequence[pa.Table]) -> pd.DataFrame:
-    """Return the rows of cells one after the other, with texts as categories and integers in 32 bits where they fit."""
-    joined = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
-    for place, field in enumerate(joined.schema):
-        if pa.types.is_int64(field.type) and _fits_32_bits(joined.column(place)):
-            joined = joined.set_column(place, field.name, joined.column(place).cast(pa.int32()))
+INTEGERS = (pa.int8(), pa.int16(), pa.int32())
+"""What integers are kept in, if they fit."""
+
+
+def with_small_integers(table: pa.Table) -> pa.Table:
+    """Return the rows of a cell with every column of integers in as few bytes as its values need."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_int64(field.type):
+            column = table.column(place)
+            table = table.set_column(place, field.name, column.cast(_smallest_type(column)))
+    return table
+
+
+def _smallest_type(column: pa.ChunkedArray) -> pa.DataType:
+    """Return the smallest type that holds all values of a column of integers."""
+    found = pc.min_max(column).as_py()
+    if found["min"] is None:
+        return pa.int64()
+    for kind in INTEGERS:
+        limits = np.iinfo(kind.to_pandas_dtype())
+        if limits.min <= found["min"] and found["max"] <= limits.max:
+            return kind
+    return pa.int64()
+
+
+def join_tables(tables: list[pa.Table]) -> pd.DataFrame:
+    """Return the rows of cells one after the other, with texts as categories and integers in few bytes.
+
+    The list is emptied: the memory of a column is freed as soon as it has been converted.
+    """
+    joined = pa.concat_tables(map(with_small_integers, tables), promote_options="permissive")
+    tables.clear()
+    joined = joined.unify_dictionaries()
     rows: pd.DataFrame = joined.to_pandas(split_blocks=True, self_destruct=True)
+    del joined
+    pa.default_memory_pool().release_unused()
     for name, reserved in RESERVED_CATEGORIES.items():
         if name in rows:
             missing = [value for value in reserved if value not in rows[name].cat.categories]
@@ -31,11 +61,25 @@ def join_tables(tables: Sequence[pa.Table]) -> pd.DataFrame:
     return rows
 
 
-def _fits_32_bits(column: pa.ChunkedArray) -> bool:
-    """Return whether all values of a column of integers fit."""
-    found = pc.min_max(column).as_py()
-    limits = np.iinfo(np.int32)
-    return found["min"] is not None and limits.min <= found["min"] and found["max"] <= limits.max
+def number_groups(rows: pd.DataFrame, keys: Sequence[str]) -> NDArray[np.int64]:
+    """Return for every row the number of its group, in order of appearance.
+
+    It takes one key after the other: `groupby` with many keys holds an array of 64 bits a row for each of them.
+    """
+    groups: NDArray[Any] = np.zeros(len(rows), np.int64)
+    for key in keys:
+        codes, values = pd.factorize(rows[key])
+        groups, _ = pd.factorize(groups * len(values) + codes)
+    return groups
+
+
+def split_by_group(rows: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """Yield the rows of each group, in order of appearance; `groupby` would copy all rows at once."""
+    groups = number_groups(rows, keys)
+    order, start = np.argsort(groups, kind="stable"), 0
+    for size in np.bincount(groups):
+        yield rows.iloc[order[start : start + size]]
+        start += size
 
 
 def concat_rows(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -61,7 +105,7 @@ def constant(like: pd.Series, value: str, size: int) -> Any:
 
 def with_usual_types(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows as `evaluate` returns them: texts that are no categories, and integers of 64 bits."""
-    small = [name for name in rows.columns if rows[name].dtype == np.int32]
+    small = [name for name in rows.columns if rows[name].dtype.kind == "i"]
     return with_plain_texts(rows).astype(dict.fromkeys(small, np.int64))
 
 

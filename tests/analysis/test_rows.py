@@ -26,7 +26,7 @@ def stored(frame: pd.DataFrame) -> pa.Table:
 def test_texts_are_categories_and_integers_are_small():
     found = join_tables([stored(rows("fgsm"))])
     assert found["attack"].dtype == "category" and WORST_CASE in found["attack"].cat.categories
-    assert found["index"].dtype == np.int32
+    assert found["index"].dtype == np.int8
     assert (found["eps"].dtype, found["fooled"].dtype) == (np.float64, np.bool_)
     pd.testing.assert_frame_equal(with_plain_texts(found), rows("fgsm"), check_dtype=False)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robustcaps.analysis.rows import split_by_group
 from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.grid import Grid, GridCell, make_grid
 from robustcaps.utils.statistics import holm, mcnemar
@@ -45,11 +46,11 @@ def _compare(rows: pd.DataFrame, *, compared: str, setting: list[str], common_se
     attacked = rows[(rows["goal"] == "untargeted") & (rows["eps"] > 0)]
     marked = attacked[[*setting, compared, "seed", "index"]].assign(right=attacked["adv_pred"] == attacked["label"])
     parts = []
-    for names, part in marked.groupby(setting, sort=False, observed=True):
+    for part in split_by_group(marked, setting):
         labels, grid = _right_by_seed(part, compared)
         pairs = _count_pairs(grid, best_is_right=compared == "model", common_seeds=common_seeds)
         pairs["first"], pairs["second"] = labels[pairs["first"]], labels[pairs["second"]]
-        keys: dict[str, Any] = dict(zip(setting, names, strict=True))
+        keys: dict[str, Any] = part[setting].iloc[0].to_dict()
         parts.append(pd.DataFrame(pairs).assign(**keys))
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     if table.empty:

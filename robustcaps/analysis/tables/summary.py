@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robustcaps.analysis.rows import concat_rows, constant
+from robustcaps.analysis.rows import concat_rows, constant, number_groups, split_by_group
 from robustcaps.attacks.violations import describe_violation
 from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.grid import Grid, GridCell, make_grid, percent
@@ -17,10 +17,14 @@ from robustcaps.utils.statistics import wilson
 RUN = ["suite", "data", "model", "attack", "goal", "norm", "unit"]
 """Columns that identify a sweep: one attack on one model."""
 KEYS = [*RUN, "eps"]
+COSTS = ("forwards", "backwards", "queries")
+THREAT = ["suite", "data", "model", "goal", "norm", "unit"]
+"""Columns of the attacks on a model that have a common worst case."""
 NAMES = ("data", "model", "attack", "norm", "unit")
 """Columns that name the lines of a grid, where they differ."""
+SUMMARISED = [*KEYS, "seed", "index", "label", "target", "adv_pred", "fooled", "valid", *COSTS]
+"""Columns of the rows that accuracy, success and cost are computed from."""
 RATES = ("accuracy", "success")
-COSTS = ("forwards", "backwards", "queries")
 MEASURES = {
     "untargeted": ("accuracy", "Accuracy under attack"),
     "targeted": ("success", "Success of targeted attacks"),
@@ -29,7 +33,7 @@ MEASURES = {
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one line per (data, model, attack, goal, budget), in the order in which they came.
+    """Return one line per (data, model, attack, goal, budget): model by model, in the order in which they came.
 
     accuracy: share predicted as labelled under the attack; success: share where the attack reached its goal.
     A sample's rows (several targets or seeds) are averaged first and count once, so n is the number of samples and
@@ -38,35 +42,48 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     """
     if rows.empty:
         raise ValueError("there are no rows to summarise.")
-    marked = rows.assign(accuracy=rows["adv_pred"] == rows["label"], success=rows["fooled"], invalid=~rows["valid"])
-    table = (
-        marked.groupby(KEYS, sort=False, observed=True)
-        .agg(
-            n=("index", "nunique"),
-            accuracy=("accuracy", "mean"),
-            success=("success", "mean"),
-            invalid=("invalid", "sum"),
-            **{cost: (cost, "sum") for cost in COSTS},
-        )
-        .reset_index()
-    )
+    groups = number_groups(rows, KEYS)
+    _, first = np.unique(groups, return_index=True)
+    table = rows[KEYS].iloc[first].reset_index(drop=True)
+    table["n"] = _count_samples(rows["index"].to_numpy(), groups)
+    size = np.bincount(groups)
+    table["accuracy"] = np.bincount(groups, weights=rows["adv_pred"] == rows["label"]) / size
+    table["success"] = np.bincount(groups, weights=rows["fooled"]) / size
+    table["invalid"] = np.bincount(groups, weights=~rows["valid"]).astype(int)
     for cost in COSTS:
-        table[cost] = table[cost] / table["n"]
+        table[cost] = np.bincount(groups, weights=rows[cost]) / table["n"]
     for rate in RATES:
         table[f"{rate}_low"], table[f"{rate}_high"] = wilson(table[rate] * table["n"], table["n"])
+    table = table.iloc[_worst_case_after_attacks(table)].reset_index(drop=True)
     intervals = [f"{rate}{end}" for rate in RATES for end in ("", "_low", "_high")]
     return table[[*KEYS, "n", *intervals, "invalid", *COSTS]]
 
 
+def _worst_case_after_attacks(table: pd.DataFrame) -> NDArray[np.int64]:
+    """Return the order of lines that puts the worst case of a model after its attacks, and keeps all others."""
+    models = number_groups(table, ["suite", "data", "model"])
+    return np.lexsort((table["attack"] == WORST_CASE, models))
+
+
+def _count_samples(index: NDArray[Any], groups: NDArray[np.int64]) -> NDArray[Any]:
+    """Return how many different samples each group has."""
+    codes, samples = pd.factorize(index)
+    pairs = pd.unique(groups * len(samples) + codes)
+    return np.bincount(pairs // len(samples))
+
+
 def with_worst_case(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows, and after those of each model its worst case over attacks where it has several."""
-    parts = []
-    for _, part in rows.groupby(["suite", "data", "model"], sort=False, observed=True):
-        parts.append(part)
-        for _, group in part[part["eps"] > 0].groupby(["goal", "norm", "unit"], sort=False, observed=True):
-            if len(group["attack"].unique()) > 1:
-                parts.append(_worst_case(group))
-    return concat_rows(parts) if parts else rows
+    """Return the rows, and after them, for each model, those of the worst case over its attacks where it has several.
+
+    Of the columns, only those that tables need: the rows of a large run fill much memory.
+    """
+    rows = rows[[name for name in rows.columns if name in SUMMARISED]]
+    parts = [rows]
+    for whole in split_by_group(rows, THREAT):
+        group = whole[whole["eps"] > 0]
+        if len(group["attack"].unique()) > 1:
+            parts.append(_worst_case(group))
+    return concat_rows(parts) if len(parts) > 1 else rows
 
 
 def _worst_case(group: pd.DataFrame) -> pd.DataFrame:
@@ -96,8 +113,7 @@ def _worst_case(group: pd.DataFrame) -> pd.DataFrame:
     for cost in COSTS:
         values[cost] = np.zeros(len(worst))
         values[cost][: len(pairs)] = np.bincount(sample, weights=ordered[cost], minlength=len(pairs))
-    for name, value in {"attack": WORST_CASE, "violation": "", "surrogate": ""}.items():
-        values[name] = constant(worst[name], value, len(worst))
+    values["attack"] = constant(worst["attack"], WORST_CASE, len(worst))
     return worst.assign(**values)[list(group.columns)]
 
 
@@ -119,22 +135,22 @@ def goal_grid(table: pd.DataFrame, goal: str, *, title: str = "", details: bool 
     part = table[table["goal"] == goal]
     names = [name for name in NAMES if name in ("model", "attack") or len(set(part[name])) > 1]
     sweep = sorted(part["eps"].unique())
-    rows = [
-        [*map(str, key), *_line(lines, rate, sweep, details=details)]
-        for key, lines in part.groupby(names, sort=False, observed=True)
-    ]
+    by_name: dict[tuple[str, ...], list[dict[Any, Any]]] = {}
+    for line in part.to_dict("records"):
+        by_name.setdefault(tuple(str(line[name]) for name in names), []).append(line)
+    rows = [[*key, *_line(lines, rate, sweep, details=details)] for key, lines in by_name.items()]
     numbers = ["n"] * details + [f"{eps:g}" for eps in sweep] + ["passes", "invalid"] * details
     return make_grid([*names, *numbers], rows, title=title, numeric=numbers)
 
 
-def _line(lines: pd.DataFrame, rate: str, sweep: list[float], *, details: bool) -> list[GridCell | str]:
+def _line(lines: list[dict[Any, Any]], rate: str, sweep: list[float], *, details: bool) -> list[GridCell | str]:
     """Return a rate at every eps of a sweep; passes are forward / backward per sample over all eps."""
-    by_eps = {line["eps"]: line for line in lines.to_dict("records")}
+    by_eps = {line["eps"]: line for line in lines}
     cells: list[GridCell | str] = [percent(by_eps[eps], rate) if eps in by_eps else "" for eps in sweep]
     if not details:
         return cells
-    passes = f"{lines['forwards'].sum():.1f} / {lines['backwards'].sum():.1f}"
-    return [str(lines["n"].max()), *cells, passes, str(lines["invalid"].sum())]
+    passes = " / ".join(f"{sum(line[cost] for line in lines):.1f}" for cost in ("forwards", "backwards"))
+    return [str(max(line["n"] for line in lines)), *cells, passes, str(sum(line["invalid"] for line in lines))]
 
 
 def summary_grids(table: pd.DataFrame, *, details: bool = False) -> list[Grid]:
