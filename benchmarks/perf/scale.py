@@ -1,6 +1,6 @@
 """Stores of many rows or many cells, made up, and how long their tables, figures and report take.
 
-`python -m benchmarks.perf.scale` prints the table of results/perf/scale.md.
+`python -m benchmarks.perf.scale` writes the table in results/perf/scale.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ import pandas as pd
 
 from robustcaps.execution.store import Store
 from robustcaps.utils.files import json_checksum
+from robustcaps.utils.grid import grids_markdown, make_grid
 
+RESULTS = Path(__file__).parents[2] / "results" / "perf"
+SIZES = (
+    *((100, rows) for rows in (1_000_000, 3_000_000, 10_000_000)),
+    *((cells, 1000 * cells) for cells in (500, 1000, 2000)),
+)
+"""Cells and rows of the stores."""
+MANY_CELLS = 500
+"""Stores with so many cells also tell what planning and running as many cells takes."""
 CLASSES = 10
 EPS = (0.0, 0.01, 0.02, 0.03, 0.05)
 
@@ -97,36 +106,118 @@ def _rows(random: np.random.Generator, labels: np.ndarray, number: int) -> pd.Da
     return pd.concat(parts, ignore_index=True)
 
 
-def measure(folder: Path) -> tuple[float, float]:
-    """Return the seconds and the gigabytes that tables, figures and report of a store take, in a process of its own."""
-    code = (
-        "import sys, time, resource; from pathlib import Path; from robustcaps.analysis.results import Results\n"
-        "began = time.perf_counter(); Results(Path(sys.argv[1])).write_all()\n"
-        "print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)"
+@dataclass(frozen=True)
+class Measurement:
+    """What a process of its own took."""
+
+    seconds: float
+    cpu_seconds: float
+    gigabytes: float
+    details: dict[str, float]
+
+
+WRITE_ALL = """
+from robustcaps.analysis.results import Results
+Results(folder).write_all()
+"""
+RUN_CELLS = """
+from benchmarks.perf.scale import run_cells
+details = run_cells(folder)
+"""
+HEAD = """
+import json, resource, sys, time
+from pathlib import Path
+folder, details = Path(sys.argv[1]), {}
+began, cpu = time.perf_counter(), time.process_time()
+"""
+TAIL = """
+seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+print(json.dumps([seconds, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, details]))
+"""
+
+
+def measure(code: str, folder: Path) -> Measurement:
+    """Run code on a folder in a process of its own."""
+    command = [sys.executable, "-c", HEAD + code + TAIL, str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    return Measurement(*json.loads(result.stdout.splitlines()[-1]))
+
+
+def write_suite(folder: Path, cells: int) -> None:
+    """Write a suite of many small cells: one sample of the toys, one model, FGSM at as many eps."""
+    attacks = "".join(
+        f'[[attacks]]\nuse = "fgsm"\nname = "fgsm {number}"\neps = {number / 1e5}\n\n' for number in range(1, cells + 1)
     )
-    result = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)  # noqa: S603
-    seconds, gigabytes = map(float, result.stdout.split())
-    return seconds, gigabytes
+    head = '[[data]]\nuse = "toys"\nlimit = 1\n\n[[models]]\nuse = "cnn-small"\n\n'
+    (folder / "suite.toml").write_text(head + attacks)
+
+
+def run_cells(folder: Path) -> dict[str, float]:
+    """Plan and run the suite of a folder; return what the plan takes, and what a cell takes beside its work."""
+    from robustcaps.execution.runner import RunOptions, execute_suite  # noqa: PLC0415  imports torch
+    from robustcaps.suite.plan import make_plan  # noqa: PLC0415
+    from robustcaps.suite.resolve import Resolver, RuntimeConfig  # noqa: PLC0415
+    from robustcaps.suite.spec import load_suite  # noqa: PLC0415
+    from robustcaps.utils.folder_lock import FolderLock  # noqa: PLC0415
+
+    source = folder / "suite.toml"
+    config = RuntimeConfig(device="cpu")
+    resolver = Resolver(config)
+    make_plan(load_suite(source), resolver, source=str(source))  # loads model and data once, as every run does
+    began = time.process_time()
+    cells = make_plan(load_suite(source), Resolver(config), source=str(source))
+    planned = time.process_time() - began
+    began = time.process_time()
+    with FolderLock(folder / "out") as lock:
+        execution = execute_suite(source, lock, RunOptions(config, command=""))
+    whole = time.process_time() - began
+    record = json.loads((execution.out / "run.json").read_text())
+    work = sum(cell["seconds"] for cell in record["cells"])
+    return {"plan_seconds": planned, "cell_milliseconds": 1000 * (whole - planned - work) / len(cells)}
+
+
+def measure_all() -> pd.DataFrame:
+    """Return a line per store: of growing numbers of rows, then of cells."""
+    lines = []
+    for cells, rows in SIZES:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            make_store(folder, cells=cells, rows=rows)
+            shown = measure(WRITE_ALL, folder)
+            line = {"cells": cells, "rows": rows, "seconds": shown.seconds, "cpu_seconds": shown.cpu_seconds}
+            line["gigabytes"] = shown.gigabytes
+        if cells >= MANY_CELLS:
+            with tempfile.TemporaryDirectory() as name:
+                write_suite(Path(name), cells)
+                line |= measure(RUN_CELLS, Path(name)).details
+        lines.append(line)
+        print(line, flush=True)
+    return pd.DataFrame(lines)
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """Return the table for readers."""
+    columns = ["cells", "rows", "tables, figures, report: s", "CPU s", "peak memory GB", "plan s", "harness ms a cell"]
+    rows = [
+        [
+            f"{line['cells']:,}",
+            f"{line['rows']:,}",
+            *(f"{line[name]:.1f}" for name in ("seconds", "cpu_seconds")),
+            f"{line['gigabytes']:.2f}",
+            *("" if pd.isna(line[name]) else f"{line[name]:.1f}" for name in ("plan_seconds", "cell_milliseconds")),
+        ]
+        for line in table.to_dict("records")
+    ]
+    return grids_markdown([make_grid(columns, rows, numeric=columns)])
 
 
 def main() -> None:
-    """Measure stores of growing size."""
-    for cells, rows in (
-        (100, 1_000_000),
-        (100, 3_000_000),
-        (100, 10_000_000),
-        (500, 500_000),
-        (1000, 1_000_000),
-        (2000, 2_000_000),
-    ):
-        with tempfile.TemporaryDirectory() as name:
-            began = time.perf_counter()
-            make_store(Path(name), cells=cells, rows=rows)
-            made = time.perf_counter() - began
-            seconds, gigabytes = measure(Path(name))
-            print(
-                f"{cells} cells, {rows:,} rows: {seconds:.1f} s, {gigabytes:.2f} GB (made in {made:.0f} s)", flush=True
-            )
+    """Measure stores of growing size and write results/perf/scale.csv and scale.md."""
+    table = measure_all()
+    table.to_csv(RESULTS / "scale.csv", index=False, float_format="%.4g")
+    text = markdown(table)
+    (RESULTS / "scale.md").write_text(text, encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

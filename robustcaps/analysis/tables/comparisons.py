@@ -50,7 +50,7 @@ def _compare(rows: pd.DataFrame, *, compared: str, setting: list[str], common_se
         labels, grid = _right_by_seed(part, compared)
         pairs = _count_pairs(grid, best_is_right=compared == "model", common_seeds=common_seeds)
         pairs["first"], pairs["second"] = labels[pairs["first"]], labels[pairs["second"]]
-        keys: dict[str, Any] = part[setting].iloc[0].to_dict()
+        keys = {name: part[name].iloc[0] for name in setting}
         parts.append(pd.DataFrame(pairs).assign(**keys))
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     if table.empty:
