@@ -1,4 +1,4 @@
-"""Execute one cell: it gives rows, or a named failure that does not affect other cells."""
+"""Execute one cell, or a shard of it: it gives rows, or a named failure that does not affect other cells."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +16,8 @@ from robustcaps.data.base import Progress
 from robustcaps.registry import ATTACKS
 from robustcaps.suite.cell import Cell
 from robustcaps.suite.resolve import Resolver
-from robustcaps.utils.devices import free_memory, is_out_of_memory
+from robustcaps.suite.shard import Shard
+from robustcaps.utils.spans import Span
 
 MAX_LINE_LENGTH, MAX_LINES = 500, 200
 """What is kept of a traceback: an exception may carry megabytes."""
@@ -34,6 +35,13 @@ class Outcome:
     trace: str = ""
     note: str = ""
     """What a user should know about a cell with rows."""
+    samples: Span | None = None
+    """The samples of the shard that it is the result of; None stands for the whole cell."""
+
+    @property
+    def shard(self) -> Shard:
+        """What was executed."""
+        return Shard(self.cell, self.samples)
 
     @property
     def reason(self) -> str:
@@ -42,42 +50,32 @@ class Outcome:
 
 
 def execute_cell(
-    cell: Cell, resolver: Resolver, progress: Progress | None = None, *, ready: Callable[[], None] | None = None
+    cell: Cell,
+    resolver: Resolver,
+    progress: Progress | None = None,
+    *,
+    samples: Span | None = None,
+    ready: Callable[[], None] | None = None,
 ) -> Outcome:
-    """Execute one cell; a failure becomes an outcome, not an exception, so that the other cells go on.
+    """Execute one cell, or some samples of it; a failure becomes an outcome, so that the other cells go on.
 
-    A cell that runs out of memory is tried again with half the batch size, which its rows do not depend on.
     `ready` is called when model, data and attack are built; the time is measured from then on.
     """
-    task, note = cell.task, ""
-    while True:
-        outcome, has_memory = _try_cell(replace(cell, task=task), resolver, progress, ready)
-        smaller = None if has_memory else task.with_smaller_batches()
-        if smaller is None:
-            return replace(outcome, cell=cell, note=note)
-        free_memory()
-        note = f"ran out of memory; computed with a batch size of {smaller.batch_size}"
-        task = smaller
-
-
-def _try_cell(
-    cell: Cell, resolver: Resolver, progress: Progress | None, ready: Callable[[], None] | None
-) -> tuple[Outcome, bool]:
-    """Execute one cell once; return its outcome and whether there was enough memory."""
+    notes: list[str] = []
     began = time.perf_counter()
     try:
-        compute = cell.prepare(resolver)
+        compute = cell.prepare(resolver, samples)
         if ready:
             ready()
         began = time.perf_counter()
-        rows = compute(progress)
+        rows = compute(progress, notes.append)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  whatever a plugin raises belongs to its cell
         trace = clip("".join(traceback.format_exception(error)))
-        outcome = Outcome(cell, time.perf_counter() - began, violation=failure_name(error), trace=trace)
-        return outcome, not is_out_of_memory(error)
-    return Outcome(cell, time.perf_counter() - began, rows), True
+        seconds = time.perf_counter() - began
+        return Outcome(cell, seconds, violation=failure_name(error), trace=trace, samples=samples)
+    return Outcome(cell, time.perf_counter() - began, rows, note="; ".join(notes), samples=samples)
 
 
 def failure_name(error: BaseException) -> str:

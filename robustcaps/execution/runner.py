@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from robustcaps import training
-from robustcaps.execution.engines import RunProgress, pick_engine
+from robustcaps.errors import UserError
+from robustcaps.execution.collector import Collector
+from robustcaps.execution.engine_options import EngineOptions
 from robustcaps.execution.execute_cell import Outcome
-from robustcaps.execution.store import DamagedCell, Store
+from robustcaps.execution.kernel_warm_up import kernels_compiled_meanwhile
+from robustcaps.execution.pending import find_pending_work
+from robustcaps.execution.run_progress import RunProgress
+from robustcaps.execution.store import Store
 from robustcaps.models.zoo import model_options, trained_card
 from robustcaps.suite.cell import Cell
 from robustcaps.suite.plan import make_plan
 from robustcaps.suite.resolve import Resolver, RuntimeConfig, has_card
+from robustcaps.suite.shard import Part
 from robustcaps.suite.spec import DataSpec, ModelSpec, Suite, load_suite, meant_for
 from robustcaps.suite.train_models import check_trainings, train_models
 from robustcaps.utils.devices import pick_device
@@ -42,8 +49,12 @@ class RunOptions:
     config: RuntimeConfig
     command: str
     """The command line that repeats the run."""
-    engine: str = "local"
+    engine: EngineOptions = field(default_factory=EngineOptions)
     batch_size: int | None = None
+    shard_size: int | None = None
+    """Samples per shard; None chooses a size by the work that they are."""
+    part: Part | None = None
+    """The part of the suite to compute; None computes all of it."""
     progress: RunProgress = field(default_factory=RunProgress)
     training_progress: training.TrainingProgress = field(default_factory=training.TrainingProgress)
 
@@ -56,6 +67,8 @@ class Execution:
     computed: int
     reused: int
     failures: tuple[Outcome, ...]
+    shards: int
+    """How many shards were executed."""
     untrained: tuple[str, ...]
     """The models that could not be trained, and why; they are in no table."""
 
@@ -79,40 +92,30 @@ def execute_suite(source: Path, lock: FolderLock, options: RunOptions) -> Execut
     untrained: list[str] = []
     cells = make_plan(suite, resolver, source=str(source), progress=options.progress.data_prepared)
     check_trainings(suite)
+    if options.part is not None and (trained := [spec.label for spec in suite.models if spec.train]):
+        raise UserError(f"--part: every part would train '{trained[0]}'. Train it first, then name its weights = FILE.")
     lock.new_folders += store.prepare()
     lock.acquire()
     if any(spec.train for spec in suite.models):
         suite, untrained = train_models(suite, folder, options.config, options.training_progress)
         cells = make_plan(suite, resolver, source=str(source), progress=options.progress.data_prepared)
-    finished = _find_finished(cells, store, options.progress)
-    reused = [cell for cell in cells if cell.id in finished]
-    missing = list({cell.id: cell for cell in cells if cell.id not in finished}.values())
-    record = _RunRecord(store, suite, source.name, cells, options)
+    work = find_pending_work(cells, store, options.progress, shard_size=options.shard_size, part=options.part)
+    reused, finished = [cell for cell in cells if cell.id in work.finished], set(work.finished)
+    classes = {spec.label: resolver.data(spec).class_names for spec in suite.data}
+    record = _RunRecord(store, suite, source.name, cells, options, classes)
     record.write(finished)
-    options.progress.run_started(missing, reused)
+    options.progress.run_started(work.cells, reused)
     failures = []
-    for outcome in pick_engine(options.engine)(missing, resolver, options.progress):
-        if outcome.rows is None:
-            store.save_failure(outcome.cell, outcome.violation, outcome.trace)
-            failures.append(outcome)
-        else:
-            store.save(outcome.cell, outcome.rows, outcome.seconds)
-            finished.add(outcome.cell.id)
-        options.progress.cell_ended(outcome)
+    is_local = options.engine.name == "local"
+    with kernels_compiled_meanwhile(work.shards, resolver) if is_local else nullcontext(work.shards) as shards:
+        engine = options.engine.make(suite.resources)
+        for outcome in Collector(store, work, options.progress).run(shards, engine, resolver):
+            if outcome.rows is None:
+                failures.append(outcome)
+            else:
+                finished.add(outcome.cell.id)
     record.write(finished, seconds=time.perf_counter() - started)
-    return Execution(folder, len(missing), len(reused), tuple(failures), tuple(untrained))
-
-
-def _find_finished(cells: Sequence[Cell], store: Store, progress: RunProgress) -> set[str]:
-    """Return the ids of the cells whose rows are stored; damaged ones are reported and not among them."""
-    finished = set()
-    for cell in {cell.id: cell for cell in cells}.values():
-        try:
-            if store.has(cell):
-                finished.add(cell.id)
-        except DamagedCell as error:
-            progress.cell_damaged(cell, str(error))
-    return finished
+    return Execution(folder, len(work.cells), len(reused), tuple(failures), len(work.shards), tuple(untrained))
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,8 @@ class _RunRecord:
     source: str
     cells: Sequence[Cell]
     options: RunOptions
+    classes: Mapping[str, Sequence[str]]
+    """The names of each dataset's classes."""
 
     def write(self, finished: set[str], seconds: float | None = None) -> None:
         """Write the record, at the start of a run and, with its duration, at the end."""
@@ -134,7 +139,8 @@ class _RunRecord:
             "finished_at": None if seconds is None else datetime.now(UTC).isoformat(timespec="seconds"),
             "command": self.options.command,
             "commit": git_commit(Path(__file__).parent),
-            "engine": self.options.engine,
+            "engine": self.options.engine.name,
+            **({} if self.options.part is None else {"part": str(self.options.part)}),
             "device": str(pick_device(self.options.config.device)),
             "versions": package_versions(PACKAGES),
             "machine": {"system": platform.system(), "processor": platform.machine()},
@@ -145,6 +151,7 @@ class _RunRecord:
                 for spec in suite.models
                 if has_card(spec) and meant_for(spec.data, data)
             ],
+            "classes": self.classes,
             "cells": [self._cell(cell, cell.id in finished) for cell in self.cells],
         }
         plain = json.loads(json.dumps(record, default=str))
@@ -156,7 +163,8 @@ class _RunRecord:
         status = "finished" if finished else "failed" if violation else "unfinished"
         identity = {"id": cell.id, "kind": cell.kind, "label": cell.label, "names": cell.names}
         seconds = self.store.seconds(cell) if finished else None
-        return {**identity, "settings": cell.settings, "status": status, "violation": violation, "seconds": seconds}
+        state = {"status": status, "violation": violation, "seconds": seconds}
+        return {**identity, "samples": cell.task.sample_count, "settings": cell.settings, **state}
 
 
 def _model_record(spec: ModelSpec, data: DataSpec) -> dict[str, Any]:

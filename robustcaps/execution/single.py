@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -29,6 +29,7 @@ def attack_model(
     batch_size: int = 64,
     loading: Progress | None = None,
     progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> pd.DataFrame:
     """Return the rows of one attack on one model; what a plugin raises is named with its file and line."""
     resolver = Resolver(config)
@@ -36,7 +37,7 @@ def attack_model(
     model, data = _load_both(resolver, model_spec, data_spec, loading)
     options: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "model_name": model_spec.use, "suite": "attack"}
     try:
-        return evaluate(model, data, attack, **options, progress=progress)
+        return evaluate(model, data, attack, **options, progress=progress, warn=warn)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

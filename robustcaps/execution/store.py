@@ -1,4 +1,7 @@
-"""The store: one Parquet file per cell, named by the cell's id, written atomically and verified when it is read."""
+"""The store: one Parquet file per cell, named by the cell's id, written atomically and verified when it is read.
+
+The shards of unfinished cells are kept in the same way, in a folder of their own.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from robustcaps.attacks.example_columns import EXAMPLE_COLUMNS, EXAMPLE_NAMES
 from robustcaps.errors import UserError
 from robustcaps.utils.files import make_folder, write_atomically
 
@@ -58,11 +62,12 @@ class Store:
     """A folder of finished and failed cells."""
 
     folder: Path
+    name: str = "cells"
 
     @property
     def cells(self) -> Path:
         """The folder of the cells' files."""
-        return self.folder / "cells"
+        return self.folder / self.name
 
     def prepare(self) -> list[Path]:
         """Create the folders and return the new ones; a folder that cannot be written is an error."""
@@ -84,24 +89,48 @@ class Store:
         rows: pd.DataFrame = pq.read_table(pa.BufferReader(content)).to_pandas()
         return rows.assign(**cell.names)
 
+    def read_examples(self, cell: StoredName) -> pd.DataFrame | None:
+        """Return the rows of an attack cell that have images, or None if it is not finished or has no such columns."""
+        content = self._verified(cell.id)
+        if content is None or not set(EXAMPLE_COLUMNS) <= set(pq.read_schema(pa.BufferReader(content)).names):
+            return None
+        table = pq.read_table(pa.BufferReader(content), columns=[*EXAMPLE_NAMES, *EXAMPLE_COLUMNS])
+        rows: pd.DataFrame = table.filter(table["original"].is_valid()).to_pandas()
+        return rows.assign(**{name: value for name, value in cell.names.items() if name in EXAMPLE_NAMES})
+
+    def read_stored(self, cell: StoredName) -> pa.Table | None:
+        """Return the rows of a cell as they were saved, under the names they had then, or None if there are none."""
+        content = self._verified(cell.id)
+        if content is None:
+            return None
+        table = pq.read_table(pa.BufferReader(content))
+        own = {META, CHECKSUM}
+        return table.replace_schema_metadata(
+            {key: text for key, text in table.schema.metadata.items() if key not in own}
+        )
+
     def read_table(self, cell: StoredName) -> pa.Table | None:
-        """Return the same as an Arrow table, with texts as dictionaries: many cells are joined quickly that way."""
+        """Return the rows of an attack cell without images, as an Arrow table with texts as dictionaries.
+
+        Many cells are joined quickly that way.
+        """
         content = self._verified(cell.id)
         if content is None:
             return None
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=_text_columns(content))
-        table = file.read(use_threads=False)
+        names = [name for name in file.schema_arrow.names if name not in EXAMPLE_COLUMNS]
+        table = file.read(columns=names, use_threads=False)
         for name, value in cell.names.items():
             column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(table), np.int32)), pa.array([value]))
             place = table.schema.get_field_index(name)
             table = table.append_column(name, column) if place < 0 else table.set_column(place, name, column)
         return table.replace_schema_metadata(None)
 
-    def save(self, cell: Storable, rows: pd.DataFrame, seconds: float) -> None:
+    def save(self, cell: Storable, rows: pd.DataFrame | pa.Table, seconds: float) -> None:
         """Store a finished cell and delete the record of an earlier failure."""
         meta = {"id": cell.id, "settings": cell.settings, "names": cell.names, "seconds": round(seconds, 3)}
         meta["rows"] = len(rows)
-        table = pa.Table.from_pandas(rows, preserve_index=False)
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_pandas(rows, preserve_index=False)
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), META: json.dumps(meta, default=str)})
         buffer = io.BytesIO()
         with pq.ParquetWriter(buffer, table.schema, compression="zstd") as writer:
@@ -115,6 +144,18 @@ class Store:
         identity = {"id": cell.id, "cell": cell.label, "settings": cell.settings}
         failure = {**identity, "violation": violation, "traceback": trace}
         write_atomically(self._failure(cell.id), json.dumps(failure, indent=2, default=str))
+
+    def copy(self, cell: StoredName, source: Store) -> None:
+        """Store a finished cell of another store as it is there."""
+        content = source._verified(cell.id)
+        if content is not None:
+            write_atomically(self._file(cell.id), content)
+            self._failure(cell.id).unlink(missing_ok=True)
+
+    def copy_failure(self, cell: StoredName, source: Store) -> None:
+        """Record the failure of a cell as another store does, if it does."""
+        if source.violation(cell) and source.cells != self.cells:
+            write_atomically(self._failure(cell.id), source._failure(cell.id).read_bytes())
 
     def violation(self, cell: StoredName) -> str:
         """Return why a cell failed when it was last tried, '' if it did not."""

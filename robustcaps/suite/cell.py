@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
 from robustcaps.attacks.evaluation import evaluate
+from robustcaps.attacks.examples import ExampleImages
 from robustcaps.data.base import Progress
 from robustcaps.diagnostics.kinds.base import DiagnosticKind
 from robustcaps.diagnostics.kinds.lookup import diagnostic_options, kind_of
@@ -16,8 +17,11 @@ from robustcaps.errors import UserError
 from robustcaps.suite.cell_id import settings_id
 from robustcaps.suite.resolve import Resolver
 from robustcaps.suite.spec import AttackSpec, DataSpec, DiagnosticSpec, ModelSpec
+from robustcaps.utils.spans import Span
 
-Compute = Callable[[Progress | None], pd.DataFrame]
+Warn = Callable[[str], None]
+"""Takes a note on a cell's rows for the user."""
+Compute = Callable[[Progress | None, Warn], pd.DataFrame]
 """The computation of a cell's rows, with everything it needs at hand."""
 PLUGIN_TIME_LIMIT = 3600.0
 """Seconds that an attack of a plugin may take if the suite does not say otherwise."""
@@ -37,8 +41,8 @@ class AttackTask:
     """Whether the attack, or one that it is made of, is a plugin's."""
     surrogates: Mapping[str, ModelSpec] = field(default_factory=dict)
     """The models that the attack crafts on, by the names it calls them."""
-    depends_on_batch_size: bool = False
-    """Whether rows may depend on the batch size."""
+    sample_count: int | None = None
+    """Number of samples if shards may divide them: no row depends on other batches, and no time limit is the cell's."""
 
     @property
     def kind(self) -> str:
@@ -80,25 +84,22 @@ class AttackTask:
             return False
         return True
 
-    def with_smaller_batches(self) -> AttackTask | None:
-        """Return the task with half the batch size, or None if that is not possible or would change its rows."""
-        if self.batch_size < 2 or self.depends_on_batch_size:
-            return None
-        return replace(self, batch_size=self.batch_size // 2)
-
     def crafts_once(self, resolver: Resolver) -> bool:
         """Return whether its images are crafted once and then tested on every model."""
         return bool(resolver.attack(self.attack).surrogate_label)
 
-    def prepare(self, cell: Cell, resolver: Resolver) -> Compute:
-        """Build model, data and attack; return the evaluation."""
+    def prepare(self, cell: Cell, resolver: Resolver, samples: Span | None) -> Compute:
+        """Build model, data and attack; return the evaluation of some samples, or of all."""
         model, data = resolver.model(cell.model, cell.data), resolver.data(cell.data)
         attack = resolver.attack(self.attack)
         surrogates = {name: resolver.model(spec, cell.data) for name, spec in self.surrogates.items()}
+        several_targets = attack.goal_spec.goal == "targeted" and len(attack.goal_spec.targets(data.class_names)) > 1
+        examples = ExampleImages(model, data, several_targets=several_targets)
 
-        def compute(progress: Progress | None) -> pd.DataFrame:
-            options: dict[str, Any] = {"seed": self.seed, "batch_size": self.batch_size}
-            return evaluate(model, data, attack, **options, load_surrogate=surrogates.__getitem__, progress=progress)
+        def compute(progress: Progress | None, warn: Warn) -> pd.DataFrame:
+            options: dict[str, Any] = {"seed": self.seed, "batch_size": self.batch_size, "samples": samples}
+            options |= {"extra_columns": examples, "load_surrogate": surrogates.__getitem__}
+            return evaluate(model, data, attack, **options, progress=progress, warn=warn)
 
         return compute
 
@@ -116,6 +117,8 @@ class DiagnosticTask:
     time_limit: float | None = None
     row_count: int | None = None
     """Not known beforehand."""
+    sample_count: int | None = None
+    """None: a diagnostic is never divided among shards, because kinds may compare samples with each other."""
 
     @property
     def diagnostic_kind(self) -> DiagnosticKind:
@@ -151,14 +154,11 @@ class DiagnosticTask:
         """Return True: diagnostics are executed in the process that planned them."""
         return True
 
-    def with_smaller_batches(self) -> None:
-        """Return None: kinds choose their batches themselves."""
-
     def crafts_once(self, _resolver: Resolver) -> bool:
         """Return False: nothing is crafted for other models."""
         return False
 
-    def prepare(self, cell: Cell, resolver: Resolver) -> Compute:
+    def prepare(self, cell: Cell, resolver: Resolver, _samples: Span | None) -> Compute:
         """Build model and data; return the measurement."""
         spec, kind = self.diagnostic, self.diagnostic_kind
         model, data = resolver.model(cell.model, cell.data), resolver.data(cell.data).first(spec.limit)
@@ -166,7 +166,7 @@ class DiagnosticTask:
         arguments = {name: value for name, value in available.items() if name in kind.harness_parameters}
         arguments |= diagnostic_options(spec.use, spec.options)
 
-        def compute(progress: Progress | None) -> pd.DataFrame:
+        def compute(progress: Progress | None, _warn: Warn) -> pd.DataFrame:
             if "progress" in kind.harness_parameters:
                 return kind.measure_function(model, data, **arguments, progress=progress)
             return kind.measure_function(model, data, **arguments)
@@ -215,6 +215,6 @@ class Cell:
         """A hash of the settings: the name under which its rows are stored."""
         return settings_id(self.settings)
 
-    def prepare(self, resolver: Resolver) -> Compute:
-        """Build everything the cell needs; return the computation of its rows."""
-        return self.task.prepare(self, resolver)
+    def prepare(self, resolver: Resolver, samples: Span | None = None) -> Compute:
+        """Build everything the cell needs; return the computation of its rows, or of those of some samples."""
+        return self.task.prepare(self, resolver, samples)

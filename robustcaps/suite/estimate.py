@@ -14,6 +14,7 @@ from robustcaps.errors import UserError, describe_error
 from robustcaps.models.base import Classifier
 from robustcaps.models.inference import eval_mode
 from robustcaps.suite.cell import Cell
+from robustcaps.suite.packaged import find_suite
 from robustcaps.suite.plan import make_plan
 from robustcaps.suite.resolve import Resolver, RuntimeConfig
 from robustcaps.suite.spec import DataSpec, ModelSpec, Suite, load_collection, load_suite, meant_for
@@ -101,7 +102,7 @@ def estimate_file(source: Path, config: RuntimeConfig) -> list[SuiteEstimate]:
     """Plan a suite, or every suite of a collection, and estimate how long each takes on this machine."""
     resolver = Resolver(config)
     estimates = []
-    for path in load_collection(source).suites:
+    for path in load_collection(find_suite(source)).suites:
         suite = load_suite(path)
         cells = make_plan(suite, resolver, source=str(path))
         estimates.append(SuiteEstimate(path, suite, cells, estimate(suite, cells, resolver)))

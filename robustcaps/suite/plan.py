@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from robustcaps.attacks.base import Attack
@@ -25,7 +26,7 @@ from robustcaps.suite.resolve import Resolver, has_card
 from robustcaps.suite.spec import AttackSpec, DataSpec, DiagnosticSpec, ModelSpec, Suite, meant_for
 from robustcaps.utils.printable import printable
 
-EVALUATION = ("robustcaps.attacks.evaluation", "robustcaps.models.precision")
+EVALUATION = ("robustcaps.attacks.evaluation", "robustcaps.attacks.examples", "robustcaps.models.precision")
 """The modules that turn a model, data and an attack into rows."""
 
 
@@ -110,6 +111,8 @@ def _attack_cells(pair: _Pair, spec: AttackSpec) -> Iterator[Cell]:
     """Yield a cell per seed; an attack without random numbers has one."""
     suite, resolver = pair.suite, pair.resolver
     attack = resolver.attack(spec)
+    budget = attack.budgets[0].for_samples(pair.data, torch.arange(0))
+    spec = spec.model_copy(update={"norm": budget.norm, "unit": budget.unit})
     rows = row_count(pair.data, attack)
     surrogates = _surrogates(attack, suite, pair.data_spec)
     attack_settings = {
@@ -127,8 +130,10 @@ def _attack_cells(pair: _Pair, spec: AttackSpec) -> Iterator[Cell]:
     }
     work = _searches(rows, attack) * attack.passes
     from_plugin = any(not entry_of(*part).built_in for part in parts)
+    is_whole = bool(batch_settings) or from_plugin or spec.time_limit is not None
+    samples = None if is_whole else len(pair.data)
     for seed in suite.seeds if attack.randomised else suite.seeds[:1]:
-        task = AttackTask(spec, seed, suite.batch_size, rows, work, from_plugin, surrogates, bool(batch_settings))
+        task = AttackTask(spec, seed, suite.batch_size, rows, work, from_plugin, surrogates, samples)
         yield pair.cell(task, {**settings, "seed": seed})
 
 
@@ -145,7 +150,10 @@ def _diagnostic_cells(pair: _Pair, spec: DiagnosticSpec) -> Iterator[Cell]:
     data = pair.data.first(spec.limit)
     parts = list(kind.parts(options))
     external = {name: code for registry, name in parts if (code := external_code(registry, name))}
-    with_eps, with_norm = ("eps" in kind.harness_parameters, "norm" in kind.harness_parameters)
+    with_eps, with_norm = (name in kind.harness_parameters for name in ("eps", "norm"))
+    for name, takes in (("eps", with_eps), ("norm", with_norm)):
+        if name in spec.model_fields_set and not takes:
+            raise UserError(f"diagnostic '{spec.use}' takes no {name}.")
     diagnostic = {"use": spec.use, "options": options, **({"norm": spec.norm} if with_norm else {}), "parts": external}
     settings = {
         "kind": kind.name,

@@ -55,6 +55,7 @@ class Resolver:
                 spec.use,
                 split=spec.split,
                 limit=spec.limit,
+                skip=spec.skip,
                 data_dir=self.config.data_dir,
                 progress=progress,
                 **spec.options,
@@ -67,7 +68,7 @@ class Resolver:
         if spec.limit is not None:
             return spec.limit
         known = count_samples(spec.use, split=spec.split, data_dir=self.config.data_dir, **spec.options)
-        return len(self.data(spec)) if known is None else known
+        return len(self.data(spec)) if known is None else max(0, known - spec.skip)
 
     def model(self, spec: ModelSpec, data: DataSpec) -> nn.Module:
         """Return the model of a spec for a dataset: from the zoo with trained weights, or as a plugin builds it.

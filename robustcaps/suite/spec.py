@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from robustcaps.errors import UserError, did_you_mean
-from robustcaps.options import MAX_COUNT, MAX_SEED, Views, first_problem
+from robustcaps.options import MAX_COUNT, MAX_SEED, NormName, Unit, Views, first_problem
 from robustcaps.training_options import Holdout, TrainingOptions
 from robustcaps.utils.printable import printable
 from robustcaps.utils.toml import MAX_INTEGER, parse_toml
@@ -63,6 +63,8 @@ def _distinct(values: list[int]) -> list[int]:
     return values
 
 
+MAX_PER_TASK = 1024
+"""The most CPUs or GPUs that a task may take."""
 WORST_CASE = "worst case of all"
 """Label of the per-sample worst case over all attacks; no attack may have it."""
 
@@ -77,7 +79,9 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     use: str = Field(min_length=1)
+    """The registered name; `robustcaps list` shows them all."""
     name: Annotated[str | None, BeforeValidator(_not_blank)] = None
+    """What tables and figures call it; by default `use`."""
 
     @property
     def label(self) -> str:
@@ -108,6 +112,7 @@ class TrainSpec(TrainingOptions):
     """Options of a model that the suite trains itself; by default on all training samples."""
 
     holdout: Holdout = 0
+    """Training instances per class held out for validation; by default none."""
     views: Views | None = None
     """The viewpoints to train on (default: those of the suite's data)."""
     seeds: Annotated[list[Seed], Field(min_length=2), AfterValidator(_distinct)] | None = None
@@ -127,7 +132,9 @@ class ModelSpec(Spec):
     """
 
     weights: FilePath | None = None
+    """A safetensors file written by `robustcaps train`, instead of the shipped weights."""
     train: TrainSpec | None = None
+    """Train the model before it is attacked, once per out folder."""
     untrained: bool = False
     """Allow a network with random weights; without it, a model that nobody has trained is refused."""
     data: Names = None
@@ -157,10 +164,14 @@ class ModelSpec(Spec):
 
 
 class DataSpec(Spec):
-    """A dataset, its split, and how many samples to take."""
+    """A dataset, its split, and which samples to take."""
 
     split: Literal["train", "test"] = "test"
+    """Which part of the dataset."""
     limit: Count | None = None
+    """Take at most so many samples."""
+    skip: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
+    """Leave out the first so many samples; `index` then counts from the first that is taken."""
 
 
 class AttackSpec(Spec):
@@ -176,10 +187,16 @@ class AttackSpec(Spec):
         return printable(self.name or f"{self.use} {models}".strip())
 
     eps: Annotated[Sweep | None, BeforeValidator(_as_list)] = None
-    norm: Literal["linf", "l2"] = "linf"
-    unit: Literal["pixel", "std"] = "pixel"
+    """Largest perturbations, one or several; an attack sweeps them in one cell."""
+    norm: NormName | None = None
+    """What eps bounds: a norm, or transformations; by default the attack's own, which is mostly linf."""
+    unit: Unit | None = None
+    """The unit of eps, by default the first that the norm has: parts of the pixel range [0, 1] (`pixel`) or standard
+    deviations of each image (`std`), changed values (`count`), or degrees."""
     goal: Literal["untargeted", "targeted"] = "untargeted"
+    """Any wrong class, or a certain one."""
     target: int | str | None = None
+    """Of a targeted attack: a class by name or number, `every`, `least-likely` or `random`."""
     models: Names = None
     """The models it is run on, by their labels; all by default."""
     data: Names = None
@@ -200,8 +217,11 @@ class DiagnosticSpec(Spec):
     """A diagnostic of the models: a kind (verdict, gradients, detection, overlap, views), or a single check."""
 
     use: str = Field(default="verdict", min_length=1)
+    """A kind of diagnostic, or the name of a single check."""
     eps: Annotated[list[Annotated[Eps, Field(gt=0)]], Field(min_length=1), BeforeValidator(_as_list)] = [0.1]
+    """Largest perturbations, one or several; each is a cell of its own."""
     norm: Literal["linf", "l2"] = "linf"
+    """The norm in which eps is measured."""
     limit: Count = 200
     """How many samples of the data it uses."""
     models: Names = None
@@ -219,6 +239,32 @@ class FigureSpec(BaseModel):
     """Draw published results beside ours: Hinton et al. (2018), Michels et al. (2019)."""
 
 
+class ResourceSpec(BaseModel):
+    """What a task takes of the nodes of a cluster; fractions let several tasks share a GPU."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cpus_per_task: Annotated[float, Field(gt=0, le=MAX_PER_TASK, allow_inf_nan=False)] | None = None
+    """CPUs of a task; by default one."""
+    gpus_per_task: Annotated[float, Field(ge=0, le=MAX_PER_TASK, allow_inf_nan=False)] | None = None
+    """GPUs of a task, where there are any; by default one, and a fraction lets tasks share it."""
+
+    @field_validator("cpus_per_task", "gpus_per_task")
+    @classmethod
+    def _is_whole_above_one(cls, value: float | None) -> float | None:
+        if value is not None and value > 1 and value != int(value):
+            raise ValueError("must be a whole number above 1")
+        return value
+
+
+def parse_resources(**values: float | None) -> ResourceSpec:
+    """Return validated resources that do not come from a suite file."""
+    try:
+        return ResourceSpec(**values)
+    except ValidationError as error:
+        raise UserError(first_problem(error)) from error
+
+
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """Allowed names of suites: they name folders."""
 
@@ -229,14 +275,25 @@ class Suite(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=NAME)
+    """Names the out folder; by default the name of the file."""
     title: str = ""
+    """The heading of the report."""
     seeds: Annotated[list[Seed], Field(min_length=1), AfterValidator(_distinct)] = [0]
+    """Attacks that draw random numbers are run once per seed."""
     batch_size: Count = 64
+    """Images per pass; results do not depend on it, except those of torchattacks and foolbox."""
     data: list[DataSpec] = Field(min_length=1)
+    """The datasets."""
     models: list[ModelSpec] = Field(min_length=1)
+    """The models; each is evaluated on every dataset unless it names its own."""
     attacks: list[AttackSpec] = []
+    """The attacks; each is run on every model and dataset unless it names its own."""
     diagnostics: list[DiagnosticSpec] = []
+    """The diagnostics; a suite needs at least an attack or a diagnostic."""
     figures: FigureSpec = FigureSpec()
+    """How the figures are drawn."""
+    resources: ResourceSpec = ResourceSpec()
+    """CPUs and GPUs of each task on a Ray cluster."""
 
     @model_validator(mode="after")
     def _has_cells(self) -> Self:
@@ -268,7 +325,9 @@ class Collection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=NAME)
+    """Names the out folder; by default the name of the file."""
     title: str = ""
+    """The heading of the report."""
     suites: list[FilePath] = Field(min_length=1)
     """Their files, relative to the collection's own folder."""
 

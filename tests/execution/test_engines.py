@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from robustcaps.benchmark import run
 from robustcaps.errors import UserError
-from robustcaps.execution.engines import ENGINES, RunProgress, _fetch, local, pick_engine, ray
+from robustcaps.execution.cluster.ray_engine import ClusterOptions
+from robustcaps.execution.collector import Collector
+from robustcaps.execution.engine_options import EngineOptions
+from robustcaps.execution.engines import local
 from robustcaps.execution.execute_cell import Outcome
+from robustcaps.execution.pending import find_pending_work
+from robustcaps.execution.run_progress import RunProgress, ShardProgress
+from robustcaps.execution.store import Store
 from robustcaps.suite.cell import Cell
 from robustcaps.suite.plan import make_plan
 from robustcaps.suite.resolve import Resolver, RuntimeConfig
-from robustcaps.suite.spec import load_suite
+from robustcaps.suite.shard import Shard
+from robustcaps.suite.spec import ResourceSpec, load_suite
 
 
 class RecordedProgress(RunProgress):
@@ -56,12 +62,19 @@ def cells(suite, resolver):
     return make_plan(load_suite(suite), resolver, source="tiny.toml")
 
 
-def test_local_executes_the_cells_in_order_and_reports_their_progress(cells, resolver):
-    progress = RecordedProgress()
-    outcomes = list(local(cells, resolver, progress))
+@pytest.mark.parametrize(("batch_size", "shard_size"), [(4, 8)])
+def test_local_executes_the_cells_in_order_and_reports_their_progress(
+    suite, cells, resolver, tmp_path, batch_size, shard_size
+):
+    loaded = load_suite(suite).model_copy(update={"batch_size": batch_size})
+    cells = make_plan(loaded, resolver, source="tiny.toml")
+    progress, store = RecordedProgress(), Store(tmp_path / "o")
+    store.prepare()
+    work = find_pending_work(cells, store, progress, shard_size=shard_size, part=None)
+    outcomes = list(Collector(store, work, progress).run(work.shards, local, resolver))
     assert [outcome.cell for outcome in outcomes] == cells
     assert all(outcome.rows is not None and outcome.violation == "" for outcome in outcomes)
-    assert progress.events == [("started", cell.label) for cell in cells]
+    assert progress.events == [(event, cell.label) for cell in cells for event in ("started", "ended")]
     attacked = [cell for cell in cells if cell.kind == "attack"]
     assert any(cell.task.time_limit for cell in attacked)
     for cell in attacked:
@@ -81,50 +94,42 @@ def test_a_cell_starts_after_the_one_before_has_ended(suite, plugin, registries,
     assert again.plans == [(0, 10)] and again.events == []
 
 
-def test_cells_are_computed_one_at_a_time(cells, resolver):
-    progress = RecordedProgress()
-    outcomes = local(cells, resolver, progress)
+def test_shards_are_taken_one_at_a_time(cells, resolver):
+    shards = iter([Shard(cell) for cell in cells])
+    outcomes = local(shards, resolver, ShardProgress())
     next(outcomes)
-    assert len(progress.events) == 1
     outcomes.close()
-    assert len(progress.events) == 1
-
-
-def test_ray_gives_the_same_table(cli, suite, plugin, tmp_path):
-    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-    for engine in ("local", "ray"):
-        assert cli("run", suite, "--plugin", plugin, "--out", engine, "--engine", engine).returncode == 0
-    assert (tmp_path / "ray" / "table.csv").read_bytes() == (tmp_path / "local" / "table.csv").read_bytes()
+    assert len(list(shards)) == len(cells) - 1
 
 
 def test_without_ray_its_engine_says_how_to_get_it(cells, resolver, monkeypatch):
-    real_import = builtins.__import__
-
-    def without_ray(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "ray":
-            raise ImportError(name)
-        return real_import(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without_ray)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    engine = EngineOptions("ray").make(ResourceSpec())
     with pytest.raises(UserError, match=r"needs ray: pip install 'robustcaps\[ray\]'"):
-        next(ray(cells, resolver, RunProgress()))
+        next(engine([Shard(cell) for cell in cells], resolver, ShardProgress()))
 
 
-class DeadCluster:
-    """Its workers have died."""
+WRONG = {
+    "unknown engine": ({"name": "rey"}, r"unknown engine 'rey'. Did you mean 'ray'\?"),
+    "address without ray": ({"address": "auto"}, "--address needs --engine ray"),
+    "GPUs without ray": ({"gpus_per_task": 0.5}, "--gpus-per-task needs --engine ray"),
+    "a strange address": ({"name": "ray", "address": "a:b"}, "--address 'a:b': must be HOST:PORT or auto"),
+    "no port": ({"name": "ray", "address": f"a:{'9' * 5000}"}, "must be HOST:PORT or auto"),
+    "no CPUs": ({"name": "ray", "cpus_per_task": 0.0}, "cpus_per_task"),
+    "negative GPUs": ({"name": "ray", "gpus_per_task": -1.0}, "gpus_per_task"),
+    "a GPU and a half": ({"name": "ray", "gpus_per_task": 1.5}, "must be a whole number above 1"),
+    "NaN": ({"name": "ray", "gpus_per_task": float("nan")}, "gpus_per_task"),
+}
 
-    def get(self, result: object) -> Outcome:
-        raise RuntimeError("the worker died\nof hunger")
 
-
-def test_a_worker_of_ray_that_dies_is_a_failure_of_its_cell(cells):
-    outcome = _fetch(DeadCluster(), object(), cells[0])
-    assert outcome.cell is cells[0] and outcome.rows is None
-    assert outcome.violation == "exited" and "the worker died" in outcome.trace
-
-
-def test_an_unknown_engine_is_named_before_anything_is_written(suite, plugin, registries, tmp_path):
-    with pytest.raises(UserError, match=r"unknown engine 'rey'. Did you mean 'ray'\?"):
-        run(suite, tmp_path / "o", engine="rey", plugins=[plugin])
+@pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_options_are_named_before_anything_is_written(options, message, suite, tmp_path):
+    with pytest.raises(UserError, match=message):
+        run(suite, tmp_path / "o", **{("engine" if key == "name" else key): value for key, value in options.items()})
     assert not (tmp_path / "o").exists()
-    assert all(pick_engine(name) is engine for name, engine in ENGINES.items())
+
+
+def test_the_command_line_comes_before_the_suite():
+    engine = EngineOptions("ray", gpus_per_task=0.25).make(ResourceSpec(cpus_per_task=2, gpus_per_task=1))
+    assert engine.options == ClusterOptions(None, 2.0, 0.25)
+    assert EngineOptions("ray", "auto", 0.5).words == ["--address", "auto", "--cpus-per-task", "0.5"]

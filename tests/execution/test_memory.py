@@ -5,10 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import robustcaps as rc
-from robustcaps.execution.engines import RunProgress
+from robustcaps.cli.app import app
 from robustcaps.execution.execute_cell import Outcome
+from robustcaps.execution.run_progress import RunProgress
 from robustcaps.utils.devices import is_out_of_memory
 
 HUNGRY = """
@@ -74,6 +76,49 @@ def test_rows_are_the_same_and_the_smaller_batch_size_is_named(tmp_path, plugin)
 def test_a_cell_without_memory_for_one_image_fails(tmp_path, plugin):
     result, outcome = run(tmp_path, plugin, 0, ERRORS["Python's"])
     assert len(result.failures) == 1 and outcome.violation == "raised" and "MemoryError" in outcome.reason
+
+
+def evaluate(hungry_attack, **options):
+    data, model = rc.load_data("dots", limit=30), rc.build_model("levels", classes=3, channels=1, size=6)
+    return rc.evaluate(model, data, hungry_attack, batch_size=16, **options)
+
+
+@pytest.fixture
+def hungry(registries, tmp_path, plugin):
+    """A function that loads the attack, which has memory for so many images."""
+
+    def load(limit):
+        path = tmp_path / f"hungry{limit}.py"
+        path.write_text(HUNGRY.format(limit=limit, error=ERRORS["torch's"], log=str(tmp_path / "log")))
+        rc.load_plugin(plugin)
+        rc.load_plugin(path)
+        return rc.load_attack("hungry", eps=[0.05, 0.1])
+
+    return load
+
+
+def test_evaluate_warns_and_returns_the_same_rows(hungry):
+    attack, notes = hungry(5), []
+    with pytest.warns(RuntimeWarning, match="'hungry' ran out of memory; computed with a batch size of 4"):
+        scarce = evaluate(attack)
+    pd.testing.assert_frame_equal(evaluate(attack, warn=notes.append), scarce)
+    assert notes == ["ran out of memory; computed with a batch size of 4"]
+
+
+def test_batches_of_an_attack_that_draws_per_batch_stay(hungry):
+    attack = hungry(5)
+    attack.draws_per_batch = True
+    with pytest.raises(torch.OutOfMemoryError):
+        evaluate(attack)
+
+
+@pytest.mark.parametrize("limit", [100, 5])
+def test_the_command_says_so(hungry, limit):
+    hungry(limit)
+    command = ["attack", "levels", "hungry", "--eps", "0.1", "--data", "dots", "--limit", "30", "--batch-size", "16"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    assert ("the attack ran out of memory; computed with a batch size of 4." in shown.output) == (limit == 5)
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)

@@ -18,8 +18,8 @@ import pytest
 
 import robustcaps as rc
 from robustcaps.analysis.results import Results
-from robustcaps.execution import runner
-from robustcaps.execution.engines import RunProgress
+from robustcaps.execution.engine_options import EngineOptions
+from robustcaps.execution.run_progress import RunProgress
 from robustcaps.suite.spec import load_suite
 
 
@@ -218,7 +218,7 @@ def test_a_record_is_there_before_the_first_cell_ends(suite, plugin, tmp_path, m
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "pick_engine", lambda _: stop)
+    monkeypatch.setattr(EngineOptions, "make", lambda *_: stop)
     with pytest.raises(KeyboardInterrupt):
         rc.run(suite, tmp_path / "o", plugins=[plugin])
     record = record_of(tmp_path / "o")

@@ -29,6 +29,14 @@ MISTAKES = {
         GOOD.replace("[[models]]", '[[data]]\nuse = "dots"\n[[models]]'),
         "x.toml: 'levels / dots / fgsm' is listed twice; remove one of the two entries.",
     ),
+    "an attack twice, once with its norm": (
+        GOOD + '[[attacks]]\nuse = "fgsm"\neps = [0.1]\nnorm = "linf"\nunit = "pixel"\n',
+        "x.toml: 'levels / dots / fgsm' is listed twice; remove one of the two entries.",
+    ),
+    "views of what cannot be drawn": (
+        GOOD + '[[attacks]]\nuse = "viewpoint"\neps = [5]\n',
+        "x.toml: attacks[1]: norm 'viewpoint': 'dots' cannot be drawn from other sides; 'toys' can.",
+    ),
     "eps missing": (GOOD.replace("eps = [0.1]", ""), "x.toml: attacks[0]: eps: missing"),
     "unknown attack": (
         GOOD.replace("fgsm", "fgms"),
@@ -249,6 +257,16 @@ def test_a_built_in_model_is_random_only_where_the_suite_says_so(tmp_path, with_
         for each in (text, text.replace('"cnn-small"', '"cnn-small"\nuntrained = true'))
     ]
     assert digests[0] == weights_digest(rc.load_model("cnn-small", data="toys", device="cpu")) != digests[1]
+
+
+def test_a_suite_may_skip_the_first_samples(tmp_path, resolver):
+    kept = plan(tmp_path, resolver, GOOD)[0]
+    skipping = plan(tmp_path, resolver, GOOD.replace('use = "dots"', 'use = "dots"\nskip = 2'))[0]
+    assert skipping.id != kept.id
+    whole, rest = (resolver.data(cell.data) for cell in (kept, skipping))
+    assert resolver.count_samples(skipping.data) == len(rest)
+    assert rest.images.equal(resolver.data(kept.data.model_copy(update={"limit": None})).images[2:][: len(rest)])
+    assert len(whole) >= len(rest) > 0
 
 
 def test_a_model_that_the_suite_trains_needs_no_weights(tmp_path, registries):
