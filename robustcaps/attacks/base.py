@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypeVar, final
@@ -13,17 +14,23 @@ from typing import Any, Self, TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from robustcaps.attacks.budgets import Budget, Unit, make_budgets
+from robustcaps.attacks.budgets import Budget, check_norm, make_budgets
 from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Goal, GoalSpec, Targeted, Untargeted
-from robustcaps.attacks.guard import Snapshot, find_violations
-from robustcaps.attacks.norms import NormName
+from robustcaps.attacks.guard import ModelGuard, Snapshot, find_violations
+from robustcaps.attacks.norms import NORMS
 from robustcaps.attacks.query_budget import QueryBudget
+from robustcaps.attacks.spatial.affine import AffineBudget
+from robustcaps.attacks.spatial.budgets import TransformationBudget, TransformedImages, images_of
+from robustcaps.attacks.spatial.viewpoint import ViewpointBudget
 from robustcaps.attacks.violations import Violation
 from robustcaps.errors import UserError
-from robustcaps.options import MAX_COUNT
+from robustcaps.options import MAX_COUNT, NormName, Unit
 from robustcaps.registry import ATTACKS
 from robustcaps.utils.sample_random import Draws
+
+TRANSFORMATIONS: dict[NormName, type[TransformationBudget]] = {"affine": AffineBudget, "viewpoint": ViewpointBudget}
+"""Budgets that are no balls around the image."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +42,8 @@ class AdversarialBatch:
     """(n, channels, height, width): adversarial images, or the clean image where a rule was broken."""
     violations: list[Violation | None]
     """The rule that the attack broke on each sample, None where it broke none."""
+    parameters: Tensor | None = None
+    """(n, parameters) of a set of transformations; 0 where a rule was broken."""
 
 
 class Attack(ABC):
@@ -43,6 +52,10 @@ class Attack(ABC):
     name: str = ""
     norms: tuple[NormName, ...] = ("linf", "l2")
     """Norms that the attack supports."""
+    default_norm: NormName = "linf"
+    """The norm of the budgets if none is given."""
+    ranges: Mapping[str, float] = {}
+    """Further fields of the budgets of a set of transformations."""
     goals: tuple[type[Goal], ...] = (Untargeted, Targeted)
     """Goals that the attack supports."""
     needs_eps: bool = True
@@ -53,6 +66,8 @@ class Attack(ABC):
     """Whether the attack minimises the perturbation, so that the size of its perturbations is meaningful."""
     randomised: bool = False
     """Whether the result depends on the seed; if not, suites run the attack with one seed only."""
+    draws_per_batch: bool = False
+    """Whether it draws random numbers for whole batches, so that its rows depend on the batch size."""
 
     budgets: tuple[Budget, ...] = ()
     goal_spec: GoalSpec = GoalSpec()
@@ -73,8 +88,12 @@ class Attack(ABC):
             attack.load_surrogates(load)
 
     @abstractmethod
-    def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
+    def run(
+        self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws
+    ) -> Tensor | TransformedImages:
         """Return one adversarial image per image, inside the budget's ball and [0,1].
+
+        For a budget of transformations, return `TransformedImages`: the images with the parameters that give them.
 
         Args:
             model: The attacked model, from images to logits.
@@ -86,18 +105,24 @@ class Attack(ABC):
 
     def run_sweep(
         self, model: CountedModel, images: Tensor, goal: Goal, budgets: Sequence[Budget], draws: Draws
-    ) -> Iterator[Tensor]:
+    ) -> Iterator[Tensor | TransformedImages]:
         """Yield the adversarial images for each budget in turn."""
         for budget in budgets:
             yield self.run(model, images, goal, budget, draws)
 
     @final
     def sweep(
-        self, model: nn.Module, images: Tensor, goal: Goal, budgets: Sequence[Budget], draws: Draws | None = None
+        self,
+        model: nn.Module,
+        images: Tensor,
+        goal: Goal,
+        budgets: Sequence[Budget],
+        draws: Draws | None = None,
+        guard: ModelGuard | None = None,
     ) -> Iterator[AdversarialBatch]:
         """Run the attack for every budget and yield its images, checked; restore whatever the attack changed.
 
-        `draws` defaults to those of the first samples of a dataset with seed 0.
+        `draws` defaults to those of the first samples of a dataset with seed 0, `guard` to full checks of every budget.
         """
         counted = model if isinstance(model, CountedModel) else CountedModel(model, Counts.zeros(len(images)))
         all_rows = torch.arange(len(images), device=images.device)
@@ -106,9 +131,11 @@ class Attack(ABC):
         if self.max_queries:
             query_budget = QueryBudget(self.max_queries, counted.rows, images.detach().clone(), goal.select(all_rows))
         counted = counted.for_attack(images.detach().clone(), query_budget)
-        snapshot = Snapshot.take(counted.model, (attack_images, images), (attack_goal.classes, goal.classes))
+        guard = guard or ModelGuard(counted.model, shared=False)
+        snapshot = Snapshot.take(guard, (attack_images, images), (attack_goal.classes, goal.classes))
         draws = draws or Draws(0, all_rows)
-        results = iter(self.run_sweep(counted, attack_images, attack_goal, budgets, draws))
+        attack_budgets = [budget.untrusted_copy() for budget in budgets]
+        results = iter(self.run_sweep(counted, attack_images, attack_goal, attack_budgets, draws))
         for budget in budgets:
             before, total_before = counted.counts.copy(), counted.pass_state.total_forwards
             try:
@@ -125,22 +152,35 @@ class Attack(ABC):
             if violation is None and counted.has_tampered_counts(before, total_before):
                 violation = Violation.CHANGED_COUNTS
             violations = _check(adversarial, images, budget, violation)
-            valid = _discard_invalid(adversarial, images, violations)
+            valid, parameters = _discard_invalid(adversarial, images, violations)
             inner_violations = counted.list_inner_violations()
-            yield AdversarialBatch(budget, valid, _add_inner_violations(violations, valid, images, inner_violations))
+            violations = _add_inner_violations(violations, valid, images, inner_violations)
+            yield AdversarialBatch(budget, valid, violations, parameters)
+
+    @final
+    def depends_on_batch_size(self) -> bool:
+        """Return whether rows may depend on the batch size, be it because of an inner attack."""
+        return self.draws_per_batch or any(inner.depends_on_batch_size() for inner in self.inner_attacks)
+
+    @final
+    def is_built_in(self) -> bool:
+        """Return whether all code of the attack, its inner attacks included, belongs to this package."""
+        own = [type(self), *filter(callable, vars(self).values())]
+        return all(map(_is_of_this_package, own)) and all(inner.is_built_in() for inner in self.inner_attacks)
 
     def configure(
         self,
         eps: float | Sequence[float] | None = None,
         *,
-        norm: NormName = "linf",
-        unit: Unit = "pixel",
+        norm: NormName | None = None,
+        unit: Unit | None = None,
         goal: str = "untargeted",
         target: int | str | None = None,
         name: str | None = None,
         max_queries: int | None = None,
     ) -> Self:
         """Return a copy of the attack with one budget per eps, a goal and a maximum number of queries."""
+        norm = norm or self.default_norm
         configured = copy.copy(self)
         configured.name = name or self.name or type(self).__name__
         configured.goal_spec = GoalSpec.parse(goal, target)
@@ -149,17 +189,28 @@ class Attack(ABC):
             raise UserError("eps: missing; pass a number or a list of numbers.")
         if max_queries is not None and not 1 <= max_queries <= MAX_COUNT:
             raise UserError(f"max_queries: must be from 1 to {MAX_COUNT:,}, not {max_queries}.")
+        if max_queries is not None and norm in TRANSFORMATIONS:
+            raise UserError(f"max_queries: cannot be set with norm '{norm}'; set the attack's own options instead.")
         configured.max_queries = max_queries
         configured.randomised = self.randomised or target == "random"
-        configured.budgets = make_budgets(eps if self.needs_eps and eps is not None else 0.0, norm, unit)
+        kind, sweep = TRANSFORMATIONS.get(norm, Budget), eps if self.needs_eps and eps is not None else 0.0
+        configured.budgets = make_budgets(sweep, norm, unit, kind=kind, **self.ranges)
         return configured
 
     def _check_supported(self, goal_spec: GoalSpec, norm: NormName) -> None:
-        if norm in ("linf", "l2") and norm not in self.norms:
+        check_norm(norm)
+        if norm not in self.norms:
             raise UserError(f"norm: '{self.name}' supports {' and '.join(self.norms)} only, not '{norm}'.")
         required = Untargeted if goal_spec.goal == "untargeted" else Targeted
         if required not in self.goals:
             raise UserError(f"goal: '{self.name}' does not support {goal_spec.goal} goals.")
+
+
+def _is_of_this_package(code: Any) -> bool:
+    """Return whether a class or function is what its module in this package holds under its name."""
+    home = getattr(code, "__module__", None) or ""
+    module = sys.modules.get(home) if home.partition(".")[0] == __name__.partition(".")[0] else None
+    return module is not None and getattr(module, getattr(code, "__name__", ""), None) is code
 
 
 def _check(adversarial: Any, images: Tensor, budget: Budget, violation: Violation | None) -> list[Violation | None]:
@@ -169,12 +220,19 @@ def _check(adversarial: Any, images: Tensor, budget: Budget, violation: Violatio
     return [violation] * len(images)
 
 
-def _discard_invalid(adversarial: Any, images: Tensor, violations: list[Violation | None]) -> Tensor:
-    """Return the adversarial images, replaced by the clean image where a rule was broken."""
+def _discard_invalid(
+    adversarial: Any, images: Tensor, violations: list[Violation | None]
+) -> tuple[Tensor, Tensor | None]:
+    """Return the adversarial images, replaced by the clean image where a rule was broken, and their parameters."""
+    is_transformed = isinstance(adversarial, TransformedImages)
+    proposed = images_of(adversarial)
+    if not any(violations):  # copies, as the attack may go on writing to its own tensors
+        return proposed.detach().clone(), adversarial.parameters.detach().clone() if is_transformed else None
     is_valid = torch.tensor([violation is None for violation in violations], dtype=torch.bool, device=images.device)
     if not bool(is_valid.any()):
-        return images
-    return torch.where(is_valid[:, None, None, None], adversarial.detach(), images)
+        return images, None
+    parameters = torch.where(is_valid[:, None], adversarial.parameters.detach(), 0.0) if is_transformed else None
+    return torch.where(is_valid[:, None, None, None], proposed.detach(), images), parameters
 
 
 def _add_inner_violations(
@@ -197,6 +255,7 @@ class FunctionAttack(Attack):
     """A function (model, images, labels, eps, **options) -> images as an attack; it may take `draws` as well."""
 
     goals = (Untargeted,)
+    norms = tuple(NORMS)
 
     def __init__(self, function: Callable[..., Tensor], options: dict[str, Any]) -> None:
         self.function = function

@@ -12,6 +12,7 @@ from robustcaps.attacks.base import Attack
 from robustcaps.attacks.budgets import Budget, random_start
 from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal
+from robustcaps.attacks.norms import NORMS
 from robustcaps.registry import ATTACKS
 from robustcaps.utils.sample_random import Draws
 
@@ -20,6 +21,7 @@ class CleanImages(Attack):
     """No attack: the clean images."""
 
     needs_eps = False
+    norms = tuple(NORMS)
 
     def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:  # noqa: ARG002
         """Return the images unchanged."""
@@ -29,6 +31,7 @@ class CleanImages(Attack):
 class UniformNoise(Attack):
     """Uniform random points of the ball; the first that reaches the goal is kept."""
 
+    norms = tuple(NORMS)
     randomised = True
 
     def __init__(self, *, tries: int) -> None:

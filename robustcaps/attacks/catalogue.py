@@ -7,14 +7,13 @@ from typing import Any
 
 from robustcaps.attacks import baselines
 from robustcaps.attacks.base import Attack
-from robustcaps.attacks.black_box import square, transfer
-from robustcaps.attacks.budgets import Unit
+from robustcaps.attacks.black_box import nes, square, transfer
 from robustcaps.attacks.capsule_specific import reconstruction, vote
 from robustcaps.attacks.composite import autoattack, bisection
 from robustcaps.attacks.gradient_based import apgd, iterative
 from robustcaps.attacks.minimum_norm import carlini_wagner, deepfool, fab
-from robustcaps.attacks.norms import NormName
-from robustcaps.options import validate_options
+from robustcaps.attacks.spatial import search
+from robustcaps.options import NormName, Unit, validate_options
 from robustcaps.registry import ATTACKS
 
 BUILT_IN = (
@@ -26,7 +25,9 @@ BUILT_IN = (
     deepfool,
     fab,
     iterative,
+    nes,
     reconstruction,
+    search,
     square,
     transfer,
     vote,
@@ -41,8 +42,8 @@ def load_attack(
     use: str,
     *,
     eps: float | Sequence[float] | None = None,
-    norm: NormName = "linf",
-    unit: Unit = "pixel",
+    norm: NormName | None = None,
+    unit: Unit | None = None,
     goal: str = "untargeted",
     target: int | str | None = None,
     name: str | None = None,
@@ -54,8 +55,9 @@ def load_attack(
     Args:
         use: The name of a registered attack; `list_attacks` lists them.
         eps: One or several perturbation sizes; each becomes a budget.
-        norm: The norm of the budgets.
-        unit: The unit of eps: 'pixel' for the range [0,1], 'std' for standard deviations of each image.
+        norm: 'linf', 'l2', 'l1' or 'l0', 'affine' or 'viewpoint'; by default the attack's own, mostly 'linf'.
+        unit: The unit of eps: 'pixel' for the range [0,1] or 'std' for standard deviations of each image, 'count' for
+            l0 (changed values), 'degrees' for transformations; by default the first of these that the norm has.
         goal: 'untargeted' or 'targeted'.
         target: The target of a targeted goal: a class, 'every', 'least-likely' or 'random'.
         name: The name in rows and tables; `use` by default.

@@ -53,14 +53,13 @@ class SharedPassState:
     running_passes: ClassVar[int] = 0
     """Number of passes of any counted model that are running now; calls inside of them are counted already."""
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def run(self, function: Callable[[Tensor], Output], images: Tensor) -> Output:
         """Run a pass with the model's own random state."""
         outer_state = torch.get_rng_state()
         torch.set_rng_state(self.rng_state)
         SharedPassState.running_passes += 1
         try:
-            yield
+            return function(images)
         finally:
             SharedPassState.running_passes -= 1
             self.rng_state = torch.get_rng_state()
@@ -90,6 +89,7 @@ class CountedModel(nn.Module):
         self.training = model.training
         self.counts = counts
         self.rows = torch.arange(len(counts.forwards)) if rows is None else rows
+        self.whole_shares = torch.ones(len(self.rows), dtype=torch.float64)
         self.originals = originals
         self.query_budget = query_budget
         self.pass_state = pass_state or SharedPassState()
@@ -97,12 +97,24 @@ class CountedModel(nn.Module):
 
     def select(self, rows: Tensor) -> CountedModel:
         """Return the same model for some of the samples, repeated rows allowed; passes are counted for those."""
+        selected = CountedModel.__new__(CountedModel)  # nn.Module's constructor takes longer than a small model
+        tables = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict)}
         originals = None if self.originals is None else self.originals[rows]
-        return self._copy(self.rows[rows.cpu()], originals, self.query_budget, self.inner_violations)
+        own = {"rows": self.rows[rows.cpu()], "originals": originals, "inner_violations": self.inner_violations}
+        own["whole_shares"] = torch.ones(len(rows), dtype=torch.float64)
+        vars(selected).update(vars(self) | tables | own)
+        return selected
 
     def for_attack(self, images: Tensor, query_budget: QueryBudget | None) -> CountedModel:
         """Return the same model for an attack on these images, limited by a query budget."""
-        return self._copy(self.rows, images, query_budget, {})
+        return CountedModel(
+            self.model,
+            self.counts,
+            self.rows,
+            originals=images,
+            query_budget=query_budget,
+            pass_state=self.pass_state,
+        )
 
     def add_inner_violations(self, violations: Sequence[Violation | None]) -> None:
         """Record the violations of an inner attack, one per sample."""
@@ -131,23 +143,6 @@ class CountedModel(nn.Module):
             yield
         finally:
             hook.remove()
-
-    def _copy(
-        self,
-        rows: Tensor,
-        originals: Tensor | None,
-        query_budget: QueryBudget | None,
-        inner_violations: dict[int, Violation],
-    ) -> CountedModel:
-        return CountedModel(
-            self.model,
-            self.counts,
-            rows,
-            originals=originals,
-            query_budget=query_budget,
-            pass_state=self.pass_state,
-            inner_violations=inner_violations,
-        )
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of the images and count the pass."""
@@ -199,17 +194,16 @@ class CountedModel(nn.Module):
     def _run_pass(self, function: Callable[[Tensor], Output], images: Tensor) -> Output:
         """Run a forward pass and count it; its backward pass is counted when gradients reach the images."""
         rows, share = self._count_forward(images)
-        with self.pass_state.running():
-            return function(self._count_backward(images, rows, share))
+        return self.pass_state.run(function, self._count_backward(images, rows, share))
 
     def _count_forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Count a forward pass and return the rows it is counted for, with the share of each."""
         rows, share = self._assign_rows(images)
         if self.query_budget is not None:
             share = share * self.query_budget.spend(rows)
-        for counter in (self.counts.forwards, self.counts.queries):
-            counter.index_add_(0, rows, share)
-        self.pass_state.total_forwards += float(share.sum())
+        self.counts.forwards.index_add_(0, rows, share)
+        self.counts.queries.index_add_(0, rows, share)
+        self.pass_state.total_forwards += len(rows) if share is self.whole_shares else float(share.sum())
         return rows, share
 
     def _count_backward(self, images: Tensor, rows: Tensor, share: Tensor) -> Tensor:
@@ -231,7 +225,7 @@ class CountedModel(nn.Module):
     def _assign_rows(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows that a pass of these images is counted for, and the share of a pass that each gets."""
         if len(images) == len(self.rows) or not len(self.rows):
-            return self.rows, torch.ones(len(self.rows), dtype=torch.float64)
+            return self.rows, self.whole_shares
         if self.originals is None or images.shape[1:] != self.originals.shape[1:]:
             share = len(images) / len(self.rows)
             return self.rows, torch.full((len(self.rows),), share, dtype=torch.float64)

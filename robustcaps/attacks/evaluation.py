@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +17,37 @@ from robustcaps.attacks.base import Attack
 from robustcaps.attacks.budgets import Budget
 from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Goal
+from robustcaps.attacks.guard import ModelGuard
 from robustcaps.attacks.norms import NORMS
+from robustcaps.attacks.spatial.budgets import TransformationBudget
 from robustcaps.data.base import Data, Progress, as_data
 from robustcaps.errors import UserError
 from robustcaps.models.inference import device_of, eval_mode, predict
 from robustcaps.models.zoo import load_model
+from robustcaps.utils.devices import halve_until_it_fits
 from robustcaps.utils.sample_random import Draws
+from robustcaps.utils.spans import Span, split_span
 
 COLUMNS = (
     *("suite", "model", "data", "attack", "norm", "eps", "unit", "goal", "target", "seed", "index", "label"),
     *("clean_pred", "adv_pred", "fooled", "valid", "violation", "linf", "l2", "forwards", "backwards"),
-    *("queries", "surrogate", "closest"),
+    *("queries", "surrogate", "closest", "size"),
 )
-ExtraColumns = Callable[[Tensor], dict[str, Any]]
-"""Adversarial images (n, channels, height, width) -> additional columns of n values each."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttackedBatch:
+    """Samples before and after an attack, for one target and budget."""
+
+    images: Tensor
+    adversarial: Tensor
+    """(n, channels, height, width), as the clean images."""
+    columns: Mapping[str, Any]
+    """The columns of their rows."""
+
+
+ExtraColumns = Callable[[AttackedBatch], dict[str, Any]]
+"""Returns additional columns of n values each."""
 
 
 def evaluate(
@@ -42,7 +61,9 @@ def evaluate(
     model_name: str | None = None,
     load_surrogate: Callable[[str], nn.Module] | None = None,
     extra_columns: ExtraColumns | None = None,
+    samples: Span | None = None,
     progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> pd.DataFrame:
     """Attack a model on data and return one row per (sample, target, eps), sorted by target, eps and sample.
 
@@ -54,29 +75,101 @@ def evaluate(
         data: A dataset, or a pair (images, labels).
         attack: The attack with its budgets, see `load_attack`.
         seed: Seed of the attack's random numbers.
-        batch_size: Samples per batch; only rows of torchattacks and foolbox attacks depend on it.
+        batch_size: Samples per batch; only rows of torchattacks and foolbox attacks depend on it. The others go on with
+            half of it when memory runs out.
         suite: Value of the `suite` column.
         model_name: Value of the `model` column; the name of the class by default.
         load_surrogate: Loads surrogate models by name; by default those shipped for the dataset.
-        extra_columns: Computes additional columns from the adversarial images.
+        extra_columns: Computes additional columns from the images before and after the attack.
+        samples: Attack only these samples, with the same rows as if all were attacked in batches from `samples.start`.
         progress: Called with the number of finished rows and their total.
+        warn: Called with a note if the batch size was reduced; by default, it becomes a Python warning.
     """
     _check_arguments(model, attack, batch_size)
     data = as_data(data)
+    if samples is not None and not 0 <= samples.start < samples.stop <= len(data):
+        raise UserError(f"samples: {samples.start} to {samples.stop} are not all among the {len(data)} of the data.")
     with eval_mode(model):
         attack.load_surrogates(load_surrogate or (lambda name: _load_shipped_surrogate(name, data, model)))
-        batches = _evaluate_batches(model, data, attack, seed, batch_size, extra_columns or (lambda _: {}))
-        parts = _with_progress(batches, row_count(data, attack), progress)
-        frame = pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
+        whole = samples or Span(0, len(data))
+        total = row_count(data, attack) * whole.size // len(data)
+
+        def compute(size: int) -> list[dict[str, Any]]:
+            def compute_guarded(guard: ModelGuard) -> list[dict[str, Any]]:
+                spans = split_span(whole, size)
+                batches = _evaluate_batches(model, data, attack, seed, spans, extra_columns or (lambda _: {}), guard)
+                return list(_with_progress(batches, total, progress))
+
+            return _compute_guarded(compute_guarded, model, attack)
+
+        columns = _concatenate(_compute_in_memory(compute, attack, batch_size, warn))
     fixed = {"suite": suite, "model": model_name or type(model).__name__, "data": data.name, "attack": attack.name}
     properties: dict[str, Any] = {
         "goal": attack.goal_spec.goal,
         "surrogate": attack.surrogate_label,
         "closest": attack.minimises_norm,
     }
-    frame = frame.assign(**fixed, **properties, seed=seed)
-    extra = [name for name in frame.columns if name not in COLUMNS]
-    return frame.sort_values(["target", "eps", "index"], ignore_index=True, kind="stable")[[*COLUMNS, *extra]]
+    columns |= {**fixed, **properties, "seed": seed}
+    extra = [name for name in columns if name not in COLUMNS]
+    order = np.lexsort([columns[name] for name in ("index", "eps", "target")])
+    columns = {name: _reorder(columns[name], order) for name in (*COLUMNS, *extra)}
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(order)))
+
+
+def _compute_in_memory(
+    compute: Callable[[int], list[dict[str, Any]]], attack: Attack, batch_size: int, warn: Callable[[str], None] | None
+) -> list[dict[str, Any]]:
+    """Compute rows with a batch size, which is reduced where they do not depend on it and memory runs out."""
+    if attack.depends_on_batch_size():
+        return compute(batch_size)
+    parts, used = halve_until_it_fits(compute, batch_size)
+    if used < batch_size:
+        note = f"ran out of memory; computed with a batch size of {used}"
+        if warn:
+            warn(note)
+        else:
+            warnings.warn(f"'{attack.name}' {note}.", RuntimeWarning, stacklevel=3)
+    return parts
+
+
+def _compute_guarded(
+    compute: Callable[[ModelGuard], list[dict[str, Any]]], model: nn.Module, attack: Attack
+) -> list[dict[str, Any]]:
+    """Compute rows with one full check of the model at their end if the attack is built in, else after every budget.
+
+    If the check at the end finds a violation, all rows are computed again with a check after every budget, which tells
+    the samples that are invalid.
+    """
+    if attack.is_built_in():
+        guard = ModelGuard(model, shared=True)
+        try:
+            parts = compute(guard)
+        finally:
+            violation = guard.finish()
+        if violation is None:
+            return parts
+    return compute(ModelGuard(model, shared=False))
+
+
+def _concatenate(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the columns of all parts in one: a scalar stands for all rows of its part."""
+    lengths = [len(part["index"]) for part in parts]
+    return {name: _concatenate_column([part[name] for part in parts], lengths) for name in parts[0]}
+
+
+def _concatenate_column(values: Sequence[Any], lengths: Sequence[int]) -> Any:
+    if all(isinstance(value, np.ndarray) for value in values):
+        return np.concatenate(values)
+    if all(np.isscalar(value) for value in values):
+        return np.repeat(np.array(values), lengths)
+    return list(itertools.chain.from_iterable(values))
+
+
+def _reorder(column: Any, order: np.ndarray) -> Any:
+    """Return a column with its rows in an order; a value that is the same in all rows as it is."""
+    if isinstance(column, np.ndarray):
+        return column[order]
+    return [column[row] for row in order] if isinstance(column, list) else column
 
 
 def _check_arguments(model: object, attack: object, batch_size: int) -> None:
@@ -106,35 +199,43 @@ class _Batch:
     indices: Tensor
     clean_predictions: Tensor
     draws: Draws
+    data: Data
 
 
 def _evaluate_batches(
-    model: nn.Module, data: Data, attack: Attack, seed: int, size: int, extra_columns: ExtraColumns
+    model: nn.Module,
+    data: Data,
+    attack: Attack,
+    seed: int,
+    batch_spans: Sequence[Span],
+    extra_columns: ExtraColumns,
+    guard: ModelGuard,
 ) -> Iterator[dict[str, Any]]:
     """Yield the columns of each (batch, target, budget)."""
     device = device_of(model)
-    for start in range(0, len(data), size):
-        images = data.images[start : start + size].to(device)
-        labels = data.labels[start : start + size].to(device)
-        indices = torch.arange(start, start + len(images), device=device)
+    for start, stop in batch_spans:
+        images = data.images[start:stop].to(device)
+        labels = data.labels[start:stop].to(device)
+        indices = torch.arange(start, stop, device=device)
         counted = CountedModel(model, Counts.zeros(len(images)))
         with torch.no_grad():
             logits = counted(images)
         _check_clean_logits(logits, data.classes)
         draws = Draws(seed, indices)
-        batch = _Batch(counted, images, labels, indices, predict(logits), draws)
+        batch = _Batch(counted, images, labels, indices, predict(logits), draws, data)
         names = (*data.class_names, *map(str, range(data.classes, logits.shape[1])))
         counts_before = Counts.zeros(len(images))
         for target, goal in attack.goal_spec.resolve(labels, names, logits, draws):
-            for budget, final, columns in _attack_batch(batch, attack, goal):
+            for budget, final, outcome in _attack_batch(batch, attack, goal, guard):
                 counts = {name: count.numpy() for name, count in vars(counted.counts.since(counts_before)).items()}
                 counts_before = counted.counts.copy()
-                yield {**_sample_columns(batch, budget, target), **columns, **counts, **extra_columns(final)}
+                columns = {**_sample_columns(batch, budget, target), **outcome, **counts}
+                yield {**columns, **extra_columns(AttackedBatch(images, final, columns))}
 
 
 def _sample_columns(batch: _Batch, budget: Budget, target: Tensor | None) -> dict[str, Any]:
     return {
-        "norm": budget.norm,
+        "norm": budget.norm_label,
         "eps": float(budget.eps),
         "unit": budget.unit,
         "target": -1 if target is None else target.cpu().numpy(),
@@ -144,39 +245,72 @@ def _sample_columns(batch: _Batch, budget: Budget, target: Tensor | None) -> dic
     }
 
 
-def _attack_batch(batch: _Batch, attack: Attack, goal: Goal) -> Iterator[tuple[Budget, Tensor, dict[str, Any]]]:
+def _attack_batch(
+    batch: _Batch, attack: Attack, goal: Goal, guard: ModelGuard
+) -> Iterator[tuple[Budget, Tensor, dict[str, Any]]]:
     """Attack the samples that do not reach the goal already, and predict on the adversarial images of each budget.
 
     Images that are equal to the clean one or to that of the previous budget are not predicted again.
     """
     rows = torch.nonzero(~goal.reached(batch.clean_predictions)).flatten()
-    model, images = batch.model.select(rows), batch.images[rows]
-    sweep = attack.sweep(model, images, goal.select(rows), attack.budgets, batch.draws.select(rows))
-    final, predictions = batch.images.clone(), batch.clean_predictions.clone()
-    for budget in attack.budgets:
+    model, images = batch.model.select(rows), _take(batch.images, rows)
+    budgets = [budget.for_samples(batch.data, batch.indices[rows]) for budget in attack.budgets]
+    sweep = attack.sweep(model, images, goal.select(rows), budgets, batch.draws.select(rows), guard)
+    final, predictions = batch.images, batch.clean_predictions
+    for budget in budgets:
         violations = np.full(len(batch.images), "", dtype=object)
+        parameters, is_new = None, torch.zeros_like(predictions, dtype=torch.bool)
         if len(rows):
-            adversarial = next(sweep)
+            adversarial, previous = next(sweep), final
+            parameters = adversarial.parameters
             violations[rows.cpu().numpy()] = [violation or "" for violation in adversarial.violations]
-            is_clean = (adversarial.images == images).flatten(1).all(1)
-            predictions[rows[is_clean]] = batch.clean_predictions[rows[is_clean]]
-            new = ((adversarial.images != final[rows]).flatten(1).any(1) & ~is_clean).nonzero().flatten()
-            final[rows] = adversarial.images
-            if len(new):
-                with torch.no_grad():
-                    predictions[rows[new]] = predict(model.select(new)(adversarial.images[new]))
-        yield budget, final, _result_columns(final - batch.images, predictions, goal, violations)
+            final = _put(batch.images, rows, adversarial.images)
+            is_clean = _is_same(final, batch.images)
+            is_new = ~(is_clean | _is_same(final, previous))
+            predictions = torch.where(is_clean, batch.clean_predictions, predictions)
+        new = torch.nonzero(is_new[rows]).flatten()
+        if len(new):
+            with torch.no_grad():
+                predictions[rows[new]] = predict(model.select(new)(_take(final, rows[new])))
+        sizes = _size_columns(budget, final - batch.images, rows, parameters)
+        yield budget, final, {**_result_columns(predictions, goal, violations), **sizes}
 
 
-def _result_columns(delta: Tensor, predictions: Tensor, goal: Goal, violations: np.ndarray) -> dict[str, Any]:
+def _is_same(images: Tensor, others: Tensor) -> Tensor:
+    """Return which images are equal, (n,)."""
+    return ~(images - others).abs_().flatten(1).amax(1).bool()
+
+
+def _put(images: Tensor, rows: Tensor, changed: Tensor) -> Tensor:
+    """Return the images with those of ascending rows replaced, without a copy if these are all rows."""
+    return changed.contiguous() if len(rows) == len(images) else images.index_copy(0, rows, changed)
+
+
+def _take(images: Tensor, rows: Tensor) -> Tensor:
+    """Return the images of ascending rows, without a copy if these are all rows."""
+    return images if len(rows) == len(images) else images[rows]
+
+
+def _size_columns(budget: Budget, delta: Tensor, rows: Tensor, parameters: Tensor | None) -> dict[str, Any]:
+    """Return the size of each change in linf, l2 and the budget's own norm, and the parameters of transformations."""
+    sizes = {name: NORMS[name].size(delta).cpu().numpy() for name in ("linf", "l2")}
+    if not isinstance(budget, TransformationBudget):
+        own = sizes[budget.norm] if budget.norm in sizes else budget.ball.size(delta).cpu().numpy()
+        return {**sizes, "size": own}
+    values = torch.zeros(len(delta), len(budget.parameter_names), dtype=torch.float64)
+    if parameters is not None:
+        values[rows.cpu()] = parameters.cpu()
+    columns = dict(zip(budget.parameter_names, values.numpy().T, strict=True))
+    return {**sizes, "size": budget.size(values).numpy(), **columns}
+
+
+def _result_columns(predictions: Tensor, goal: Goal, violations: np.ndarray) -> dict[str, Any]:
     valid = violations == ""
     return {
-        "adv_pred": predictions.cpu().numpy(),
+        "adv_pred": predictions.cpu().numpy().copy(),  # predictions of the next budget are written to the same tensor
         "fooled": goal.reached(predictions).cpu().numpy() & valid,
         "valid": valid,
         "violation": violations.astype(str),
-        "linf": NORMS["linf"].size(delta).cpu().numpy(),
-        "l2": NORMS["l2"].size(delta).cpu().numpy(),
     }
 
 

@@ -21,6 +21,8 @@ def value_and_gradient(
     Athalye et al. (2018).
     """
     images = images.detach().requires_grad_()
+    if eot == 1:
+        return _value_and_gradient_once(loss, model, images, goal)
     passes = [_value_and_gradient_once(loss, model, images, goal) for _ in range(eot)]
     values, gradients, logits = zip(*passes, strict=True)
     computed = [each for each in logits if each is not None]
@@ -32,7 +34,7 @@ def _value_and_gradient_once(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     with torch.enable_grad():
         values, logits = loss(model, images, goal)
-        (gradient,) = torch.autograd.grad(values.sum(), images)
+        (gradient,) = torch.autograd.grad(values, images, torch.ones_like(values))
     return values.detach(), gradient, None if logits is None else logits.detach()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,31 +12,72 @@ import torch
 from torch import Tensor, nn
 
 from robustcaps.attacks.budgets import TOLERANCE, Budget
+from robustcaps.attacks.model_snapshot import ModelSnapshot, is_equal
+from robustcaps.attacks.spatial.budgets import MAX_DIFFERENCE, TransformationBudget, TransformedImages
 from robustcaps.attacks.violations import Violation
-from robustcaps.models.base import Classifier
 
 
 def find_violations(adversarial: Any, images: Tensor, budget: Budget) -> list[Violation | None]:
     """Return the rule that each adversarial image breaks, None where it breaks none."""
+    if isinstance(budget, TransformationBudget):
+        return _find_transformation_violations(adversarial, images, budget)
     batch_violation = _find_batch_violation(adversarial, images)
     if batch_violation:
         return [batch_violation] * len(images)
     adversarial = adversarial.detach()
+    inside_ball = budget.ball.size(adversarial - images) <= budget.max_size(images)
+    lowest, highest = torch.aminmax(adversarial)  # both are NaN if any pixel is
+    if bool((lowest >= -TOLERANCE) & (highest <= 1 + TOLERANCE) & inside_ball.all()):
+        return [None] * len(images)
     finite = torch.isfinite(adversarial).flatten(1).all(1)
     inside_box = ((adversarial >= -TOLERANCE) & (adversarial <= 1 + TOLERANCE)).flatten(1).all(1)
-    inside_ball = budget.ball.size(adversarial - images) <= budget.max_size(images)
     misplaced = torch.zeros_like(finite)
     for row in torch.nonzero(finite & inside_box & ~inside_ball).flatten():
         misplaced[row] = (budget.ball.size(images - adversarial[row]) <= budget.max_size(images)).any()
-    checks = torch.stack([~finite, ~inside_box, misplaced, ~inside_ball], 1).tolist()
-    return [
-        next((violation for violation, is_broken in zip(_IMAGE_VIOLATIONS, sample, strict=True) if is_broken), None)
-        for sample in checks
-    ]
+    broken = {
+        Violation.NOT_FINITE: ~finite,
+        Violation.OUTSIDE_BOX: ~inside_box,
+        Violation.WRONG_ORDER: misplaced,
+        Violation.OUTSIDE_BALL: ~inside_ball,
+    }
+    return _first_broken(broken)
 
 
-_IMAGE_VIOLATIONS = (Violation.NOT_FINITE, Violation.OUTSIDE_BOX, Violation.WRONG_ORDER, Violation.OUTSIDE_BALL)
-"""Rules for a single image, in the order in which they are reported."""
+def _find_transformation_violations(
+    proposal: Any, images: Tensor, budget: TransformationBudget
+) -> list[Violation | None]:
+    """Return the rule that each image breaks; images are compared with those that their parameters give."""
+    if type(proposal) is not TransformedImages:
+        return [Violation.NO_PARAMETERS] * len(images)
+    batch_violation = _find_batch_violation(proposal.images, images)
+    expected_shape = (len(images), len(budget.parameter_names))
+    if not batch_violation and not _is_matrix(proposal.parameters, expected_shape, images.device):
+        batch_violation = Violation.NO_PARAMETERS
+    if batch_violation:
+        return [batch_violation] * len(images)
+    adversarial, parameters = proposal.images.detach(), proposal.parameters.detach()
+    inside = budget.contains(images, parameters)
+    expected = budget.transform(images, torch.where(inside[:, None], parameters, 0.0), anew=True)
+    is_same = ((adversarial - expected).abs() <= MAX_DIFFERENCE).flatten(1).all(1)
+    finite = torch.isfinite(adversarial).flatten(1).all(1)
+    broken = {
+        Violation.NOT_FINITE: ~finite,
+        Violation.OUTSIDE_RANGE: ~inside,
+        Violation.OTHER_IMAGE: ~is_same,
+    }
+    return _first_broken(broken)
+
+
+def _is_matrix(parameters: Any, shape: tuple[int, int], device: torch.device) -> bool:
+    """Return whether something is a plain float64 tensor of a shape."""
+    is_plain = type(parameters) is Tensor and parameters.dtype == torch.float64
+    return is_plain and parameters.shape == shape and parameters.device == device
+
+
+def _first_broken(broken: dict[Violation, Tensor]) -> list[Violation | None]:
+    """Return the first rule that each sample breaks, from masks in the order in which rules are reported."""
+    masks = torch.stack(list(broken.values()), 1).tolist()
+    return [next((rule for rule, is_broken in zip(broken, sample, strict=True) if is_broken), None) for sample in masks]
 
 
 def _find_batch_violation(adversarial: Any, images: Tensor) -> Violation | None:
@@ -49,23 +90,41 @@ def _find_batch_violation(adversarial: Any, images: Tensor) -> Violation | None:
     return Violation.WRONG_DEVICE if adversarial.device != images.device else None
 
 
+class ModelGuard:
+    """Snapshots of the attacked model: a new one for every batch, checked in full after every budget, or a shared one.
+
+    The shared one is for attacks of this package: its check after every budget reads version counters instead of
+    values. `finish` checks in full once at the end, and if that finds a violation, the rows have to be computed again
+    with a check of every budget, so that they are the same.
+    """
+
+    def __init__(self, model: nn.Module, *, shared: bool) -> None:
+        self.model = model
+        self.shared = shared
+        self._snapshot: ModelSnapshot | None = None
+
+    def begin(self) -> None:
+        """Take the snapshot that the next batch must not deviate from, unless there is a shared one."""
+        if self._snapshot is None or not self.shared:
+            self._snapshot = ModelSnapshot.take(self.model)
+
+    def check(self) -> Violation | None:
+        """Restore the model after a budget and return the first rule that the attack broke, if any."""
+        snapshot = self._snapshot
+        if snapshot is None or (self.shared and snapshot.looks_unchanged()):
+            return None
+        return snapshot.restore()
+
+    def finish(self) -> Violation | None:
+        """Compare everything, restore the model and return the first rule that the attack broke, if any."""
+        return self._snapshot.restore() if self._snapshot else None
+
+
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """A copy of everything that an attack must not change: the model, its inputs, and the global state of torch."""
 
-    model: nn.Module
-    tables: list[tuple[nn.Module, dict[str, dict[Any, Any]]]]
-    """Each module with copies of its tables of children, parameters, buffers and hooks."""
-    classes: list[tuple[nn.Module, type[nn.Module]]]
-    """Each module with its class."""
-    functions: list[tuple[nn.Module | type, dict[str, Any]]]
-    """Each class with its methods, then each module with the callables set on the instance."""
-    attributes: list[tuple[nn.Module, dict[str, Any]]]
-    """Each module with its settings."""
-    tensors: dict[str, Tensor]
-    """Copies of all parameters and buffers."""
-    training_modes: dict[str, bool]
-    requires_grad: dict[str, bool]
+    guard: ModelGuard
     rng_states: tuple[Any, ...]
     grad_enabled: bool
     torch_settings: list[Any]
@@ -74,19 +133,11 @@ class Snapshot:
     """Pairs (tensor passed to the attack, original that it must remain equal to)."""
 
     @classmethod
-    def take(cls, model: nn.Module, *inputs: tuple[Tensor, Tensor]) -> Snapshot:
+    def take(cls, guard: ModelGuard, *inputs: tuple[Tensor, Tensor]) -> Snapshot:
         """Copy the state of a model, of torch, and pairs (tensor passed to the attack, original)."""
+        guard.begin()
         return cls(
-            model=model,
-            tables=[(module, _copy_tables(module)) for module in model.modules()],
-            classes=[(module, type(module)) for module in model.modules()],
-            functions=[(owner, _own_functions(owner)) for owner in _modules_and_classes(model)],
-            attributes=[
-                (module, _settings(module, with_numbers=isinstance(model, Classifier))) for module in model.modules()
-            ],
-            tensors={name: tensor.detach().clone() for name, tensor in _parameters_and_buffers(model).items()},
-            training_modes={name: module.training for name, module in model.named_modules()},
-            requires_grad={name: parameter.requires_grad for name, parameter in model.named_parameters()},
+            guard=guard,
             rng_states=_rng_states(),
             grad_enabled=torch.is_grad_enabled(),
             torch_settings=[read() for read, _ in _TORCH_SETTINGS],
@@ -96,39 +147,9 @@ class Snapshot:
     def restore(self) -> Violation | None:
         """Restore everything and return the first rule that the attack broke, if any."""
         torch_settings = self._restore_torch_settings()  # first, because the other steps create tensors
-        structure = [self._restore_functions(), self._restore_tables(), self._restore_attributes()]
-        values = [self._restore_tensors(), self._restore_requires_grad(), self._restore_modes(), self._restore_inputs()]
-        violations = [*structure, *values, self._restore_rng_states(), self._restore_grad_mode(), torch_settings]
-        return next(filter(None, violations), None)
-
-    def _restore_tables(self) -> Violation | None:
-        violation = None
-        for module, tables in self.tables:
-            for name, before in tables.items():
-                now = vars(module)[name]
-                if not _is_same_table(now, before, compare_values=name != "_buffers"):
-                    violation = Violation.CHANGED_STRUCTURE
-                    now.clear()
-                    now.update(before)
-        return violation
-
-    def _restore_attributes(self) -> Violation | None:
-        violation = None
-        for module, attributes in self.attributes:
-            for name, before in attributes.items():
-                if vars(module).get(name, _MISSING) != before:
-                    violation = Violation.CHANGED_STRUCTURE
-                    setattr(module, name, before)
-        return violation
-
-    def _restore_functions(self) -> Violation | None:
-        swapped = [(module, original) for module, original in self.classes if type(module) is not original]
-        for module, original in swapped:
-            module.__class__ = original
-        changed = [(owner, before) for owner, before in self.functions if not _has_functions(owner, before)]
-        for owner, before in changed:
-            _set_functions(owner, before)
-        return Violation.CHANGED_STRUCTURE if swapped or changed else None
+        model = self.guard.check()
+        others = [self._restore_inputs(), self._restore_rng_states(), self._restore_grad_mode(), torch_settings]
+        return model or next(filter(None, others), None)
 
     def _restore_torch_settings(self) -> Violation | None:
         violation = None
@@ -144,31 +165,8 @@ class Snapshot:
         torch.set_grad_enabled(self.grad_enabled)
         return Violation.CHANGED_GRAD_MODE
 
-    def _restore_tensors(self) -> Violation | None:
-        now = _parameters_and_buffers(self.model)
-        changed = {n: t for n, t in now.items() if n in self.tensors and not _is_equal(t, self.tensors[n])}
-        for name, tensor in changed.items():
-            tensor.data = self.tensors[name].clone()  # not copied in place, since shape or dtype may differ
-        if not changed:
-            return None
-        parameters = dict(self.model.named_parameters())
-        return Violation.CHANGED_WEIGHTS if changed.keys() & parameters.keys() else Violation.CHANGED_BUFFERS
-
-    def _restore_requires_grad(self) -> Violation | None:
-        parameters = dict(self.model.named_parameters())
-        changed = [p for name, p in parameters.items() if p.requires_grad != self.requires_grad[name]]
-        for parameter in changed:
-            parameter.requires_grad_(not parameter.requires_grad)
-        return Violation.CHANGED_REQUIRES_GRAD if changed else None
-
-    def _restore_modes(self) -> Violation | None:
-        changed = [m for name, m in self.model.named_modules() if m.training != self.training_modes[name]]
-        for module in changed:
-            module.training = not module.training
-        return Violation.CHANGED_MODE if changed else None
-
     def _restore_inputs(self) -> Violation | None:
-        changed = [pair for pair in self.inputs if not _is_equal(pair[0].detach(), pair[1])]
+        changed = [pair for pair in self.inputs if not is_equal(pair[0].detach(), pair[1])]
         for passed, original in changed:
             passed.data = original.detach().clone()
         for passed, _ in self.inputs:
@@ -184,66 +182,6 @@ class Snapshot:
         random.setstate(self.rng_states[1])
         np.random.set_state(self.rng_states[2])  # noqa: NPY002
         return Violation.CHANGED_GLOBAL_RNG
-
-
-def _is_equal(now: Tensor, before: Tensor) -> bool:
-    """Return whether two tensors hold the same values; NaN equals NaN."""
-    if now.shape != before.shape or now.dtype != before.dtype:
-        return False
-    return torch.equal(now, before) or bool(torch.allclose(now, before, rtol=0, atol=0, equal_nan=True))
-
-
-def _copy_tables(module: nn.Module) -> dict[str, dict[Any, Any]]:
-    """Return copies of a module's tables: _modules, _parameters, _buffers and its hooks."""
-    tables = {name: table for name, table in vars(module).items() if isinstance(table, dict)}
-    wanted = {"_modules", "_parameters", "_buffers"}
-    return {name: dict(table) for name, table in tables.items() if name in wanted or name.endswith("hooks")}
-
-
-_MISSING = object()
-
-
-def _settings(module: nn.Module, *, with_numbers: bool) -> dict[str, Any]:
-    """Return the public attributes of a module that are strings, booleans or dataclasses, and numbers if requested.
-
-    Numbers are compared for models of this package only; other models may keep counters that they change themselves.
-    """
-    types = (bool, str, int, float, tuple) if with_numbers else (bool, str)
-    own = {name: value for name, value in vars(module).items() if name != "training" and not name.startswith("_")}
-    return {name: value for name, value in own.items() if isinstance(value, types) or is_dataclass(value)}
-
-
-def _is_same_table(now: dict[Any, Any], before: dict[Any, Any], *, compare_values: bool) -> bool:
-    """Compare the keys of two tables, and the identity of their values unless a model may replace them itself."""
-    return list(now) == list(before) and (not compare_values or all(now[key] is before[key] for key in before))
-
-
-def _own_functions(owner: nn.Module | type) -> dict[str, Any]:
-    """Return the callables that a module or a class defines itself."""
-    return {name: value for name, value in vars(owner).items() if callable(value)}
-
-
-def _has_functions(owner: nn.Module | type, before: dict[str, Any]) -> bool:
-    now = _own_functions(owner)
-    return now.keys() == before.keys() and all(now[name] is function for name, function in before.items())
-
-
-def _set_functions(owner: nn.Module | type, functions: dict[str, Any]) -> None:
-    """Replace the callables of a module or a class by these."""
-    for name in _own_functions(owner).keys() - functions.keys():
-        delattr(owner, name)
-    for name, function in functions.items():
-        setattr(owner, name, function)
-
-
-def _modules_and_classes(model: nn.Module) -> list[nn.Module | type]:
-    """Return all classes of the model's modules, base classes included, followed by the modules."""
-    modules = list(model.modules())
-    return [*({base for module in modules for base in type(module).__mro__} - {object}), *modules]
-
-
-def _parameters_and_buffers(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def _rng_states() -> tuple[Any, ...]:

@@ -6,7 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from robustcaps.data import cifar10, eth80, mnist, multimnist, smallnorb, toys
+import torch
+
+from robustcaps.data import (
+    affine_mnist,
+    affnist,
+    cifar10,
+    eth80,
+    folder,
+    mnist,
+    mnist_c,
+    multimnist,
+    smallnorb,
+    toys,
+)
 from robustcaps.data.base import Data, Progress
 from robustcaps.data.export import export_toys
 from robustcaps.data.files import data_folder
@@ -16,19 +29,23 @@ from robustcaps.registry import DATASETS
 
 __all__ = [
     "Data",
+    "affine_mnist",
+    "affnist",
     "cifar10",
     "count_samples",
     "eth80",
     "export_toys",
+    "folder",
     "load_data",
     "mnist",
+    "mnist_c",
     "multimnist",
     "smallnorb",
     "toys",
 ]
 
 SPLITS = ("train", "test")
-_LOADER_ARGUMENTS = frozenset({"split", "limit", "data_dir", "progress"})
+_LOADER_ARGUMENTS = frozenset({"split", "limit", "skip", "data_dir", "progress"})
 
 
 def load_data(
@@ -36,6 +53,7 @@ def load_data(
     *,
     split: str = "test",
     limit: int | None = None,
+    skip: int = 0,
     data_dir: Path | str | None = None,
     progress: Progress | None = None,
     **options: Any,
@@ -45,7 +63,8 @@ def load_data(
     Args:
         name: A name from `list_datasets()`.
         split: 'train' or 'test'.
-        limit: Load only the first samples.
+        limit: Load at most so many samples.
+        skip: Leave out the first so many samples, for example those that a setting was chosen on.
         data_dir: Directory that contains the datasets; by default $ROBUSTCAPS_DATA or ./data.
         progress: Called with the number of loaded and of all samples.
         **options: Options of the dataset.
@@ -57,9 +76,14 @@ def load_data(
     checked = _check(name, split, options)
     if limit is not None and limit < 1:
         raise UserError(f"dataset '{name}': limit must be at least 1, not {limit}.")
+    if skip < 0:
+        raise UserError(f"dataset '{name}': skip must not be negative, but is {skip}.")
     factory = DATASETS.entry(name).factory
-    data = factory(split=split, limit=limit, data_dir=data_folder(data_dir), progress=progress, **checked)
-    return replace(data, name=name, split=split)
+    end = None if limit is None else skip + limit
+    data = factory(split=split, limit=end, data_dir=data_folder(data_dir), progress=progress, **checked)
+    if skip >= len(data):
+        raise UserError(f"dataset '{name}': skip = {skip} leaves nothing of the {len(data)} samples of '{split}'.")
+    return replace(data.select(torch.arange(skip, len(data))) if skip else data, name=name, split=split)
 
 
 def count_samples(name: str, *, split: str, data_dir: Path | str | None = None, **options: Any) -> int | None:

@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robustcaps.errors import UserError
 
 Progress = Callable[[int, int], None]
 """Called with the number of completed and of all samples."""
+
+
+Angles = NDArray[np.float64]
+"""Degrees, a row for each sample and a column for each angle."""
+
+
+class Renderer(ABC):
+    """Draws samples from other sides, for datasets whose images are rendered."""
+
+    angles: ClassVar[tuple[str, ...]]
+    """Names of the angles that can be changed."""
+
+    @abstractmethod
+    def limits(self, factors: pd.DataFrame) -> tuple[Angles, Angles]:
+        """Return by how many degrees each angle of each sample may be lowered (0 or less) and raised (0 or more)."""
+
+    @abstractmethod
+    def draw(self, factors: pd.DataFrame, changes: Angles) -> Tensor:
+        """Return the images of samples with these factors, each angle changed by so many degrees."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +54,8 @@ class Data:
     split: str = "test"
     size: int = 0
     factors: pd.DataFrame = field(default_factory=pd.DataFrame)
+    renderer: Renderer | None = None
+    """Draws the samples from other sides, if they are rendered."""
 
     def __post_init__(self) -> None:
         check_images(self.images, self.labels, len(self.class_names))

@@ -107,11 +107,18 @@ RECORD_ARCHIVES = {"smallnorb": "https://storage.googleapis.com/capsule_toronto/
 """Archives of the same samples as TFRecords, for when the official files cannot be had; their digests are unknown."""
 MAX_ARCHIVE = 1 << 30
 """Bytes of the largest such archive."""
-DERIVED_FROM = {"multimnist": "mnist"}
+DERIVED_FROM = {"affine-mnist": "mnist", "multimnist": "mnist"}
 """Datasets that use the files of another."""
 MANUAL_DOWNLOADS = {
+    "folder": "Put your own images into PATH/train/CLASS and PATH/test/CLASS.",
+    "affnist": "Get the 'transformed' files from the affNIST page of the University of Toronto "
+    "(https://www.cs.toronto.edu/~tijmen/affNIST), unpack them, and set --data-dir or ROBUSTCAPS_DATA to the directory "
+    "that contains affnist/test.mat (test) or affnist/training_and_validation_batches/1.mat to 32.mat (train). "
+    "'affine-mnist' is made from MNIST and needs no such files.",
     "eth80": "Get the cropped images of ETH-80 (Leibe & Schiele 2003) from its authors or from a copy, convert them to "
     "96x96 greyscale PNG, and name them eth80/CATEGORY/OBJECT/NAMEn-POLAR-AZIMUTH.png, "
-    "e.g. eth80/1/2/apple2-090-022.png (categories, in alphabetical order, and objects are numbered from 1)."
+    "e.g. eth80/1/2/apple2-090-022.png (categories, in alphabetical order, and objects are numbered from 1).",
+    "mnist-c": "Get mnist_c.zip from https://zenodo.org/records/3239543, unpack it, and set --data-dir or "
+    "ROBUSTCAPS_DATA to the directory that contains mnist_c/shot_noise/test_images.npy and so on.",
 }
 """How to obtain datasets that cannot be downloaded in the required format."""

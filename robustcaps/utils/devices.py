@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
 from robustcaps.errors import UserError
+
+Result = TypeVar("Result")
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -29,6 +33,18 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error).lower() if isinstance(error, RuntimeError) else ""
     return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
+
+
+def halve_until_it_fits(compute: Callable[[int], Result], batch_size: int) -> tuple[Result, int]:
+    """Return what `compute` returns for a batch size, and that size: half as often as memory runs out."""
+    while True:
+        try:
+            return compute(batch_size), batch_size
+        except Exception as error:
+            if batch_size < 2 or not is_out_of_memory(error):
+                raise
+        free_memory()  # only now, because the exception holds what was allocated
+        batch_size //= 2
 
 
 def free_memory() -> None:

@@ -1,7 +1,9 @@
-"""Tables for readers: one grid of formatted cells for Markdown, the HTML report and the terminal."""
+"""Tables for readers: one grid of formatted cells for Markdown, LaTeX, the HTML report and the terminal."""
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,6 +12,18 @@ import pandas as pd
 
 from robustcaps.utils.printable import printable
 
+LATEX_CHARACTERS = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "<": "\\textless{}",
+    ">": "\\textgreater{}",
+    "|": "\\textbar{}",
+    "[": "{[}",
+    "]": "{]}",
+}
+"""Characters that mean something in LaTeX, and how they are written; in brackets, a row's first cell is no option."""
 Tone = Literal["", "good", "warning", "bad"]
 
 
@@ -29,6 +43,13 @@ class GridCell:
         whole = f"{self.text} ({self.interval})" if self.interval else self.text
         escaped = printable(whole).replace("|", "\\|")
         return f"**{escaped}**" if self.bold and escaped else escaped
+
+    @property
+    def latex(self) -> str:
+        """The cell as LaTeX, its interval in small print."""
+        text = escape_latex(self.text)
+        text = f"\\textbf{{{text}}}" if self.bold and text else text
+        return f"{text} {{\\scriptsize ({escape_latex(self.interval)})}}" if self.interval else text
 
 
 @dataclass(frozen=True)
@@ -52,10 +73,48 @@ class Grid:
         note = f"\n{printable(self.note)}\n" if self.note else ""
         return f"{title}{table}{note}"
 
+    def latex(self, label: str = "") -> str:
+        """Return the grid as a floating table that needs the package booktabs: the title is its caption."""
+        columns = "".join("r" if name in self.numeric else "l" for name in self.columns)
+        head = " & ".join(escape_latex(name) for name in self.columns)
+        rows = [" & ".join(cell.latex for cell in row) for row in self.rows]
+        caption = escape_latex(self.title.strip().rstrip(":"))
+        lines = [
+            "\\begin{table}",
+            "\\centering",
+            *([f"\\caption{{{caption}}}"] if caption else []),
+            *([f"\\label{{tab:{label}}}"] if label and caption else []),
+            f"\\begin{{tabular}}{{{columns}}}",
+            "\\toprule",
+            f"{head} \\\\",
+            "\\midrule",
+            *(f"{row} \\\\" for row in rows),
+            "\\bottomrule",
+            "\\end{tabular}",
+            *([f"\\par\\smallskip{{\\footnotesize {escape_latex(self.note)}}}"] if self.note else []),
+            "\\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
 
 def grids_markdown(grids: Iterable[Grid]) -> str:
     """Return several grids as one page of Markdown."""
     return "\n".join(grid.markdown() for grid in grids)
+
+
+def grids_latex(grids: Iterable[Grid], name: str) -> str:
+    """Return several grids as LaTeX, labelled tab:NAME, tab:NAME-2 and so on."""
+    name = re.sub(r"[^\w-]+", "-", name)
+    labels = (name if place == 0 else f"{name}-{place + 1}" for place in itertools.count())
+    tables = [grid.latex(label) for label, grid in zip(labels, grids, strict=False)]
+    return "\n".join(["% Needs \\usepackage{booktabs}.\n", *tables])
+
+
+def escape_latex(text: str) -> str:
+    """Return a text as LaTeX that shows it: nothing in it is a command, minus signs and ranges have their dashes."""
+    escaped = "".join(LATEX_CHARACTERS.get(character, character) for character in printable(text))
+    ranges = re.sub(r"(?<=\d)-(?=\d)", "--", escaped)
+    return re.sub(r"(?<![\w)-])-(?=\d)", "$-$", ranges)
 
 
 def make_grid(
@@ -78,6 +137,11 @@ def percent(line: Mapping[Any, Any], share: str, *, digits: int = 1) -> GridCell
         return GridCell("")
     interval = "" if low is None or pd.isna(low) else f"{100 * float(low):.0f}-{100 * float(high or 0):.0f}"
     return GridCell(f"{100 * value:.{digits}f}", interval)
+
+
+def format_p(p: float) -> str:
+    """Return a p-value as text."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def number(value: float | None, spec: str = "g") -> str:

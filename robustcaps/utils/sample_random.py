@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -25,13 +26,17 @@ class Draws:
 
     def uniform(self, shape: tuple[int, ...], *, stream: int = 0) -> Tensor:
         """Return uniform numbers in [0,1), (n, *shape); streams are independent."""
-        seed, number = torch.tensor([self.seed, stream], device=self.indices.device)
+        return self.uniform_streams(shape, (stream,))[0]
+
+    def uniform_streams(self, shape: tuple[int, ...], streams: Sequence[int]) -> Tensor:
+        """Return the uniform numbers of several streams at once, (streams, n, *shape)."""
+        seed, numbers = (torch.tensor(each, device=self.indices.device) for each in (self.seed, tuple(streams)))
         elements = torch.arange(1, math.prod(shape) + 1, device=self.indices.device)
-        key = _mix(_mix(seed + _GOLDEN) + number * _GOLDEN)
-        samples = _mix(key + (self.indices + 1) * _GOLDEN)
-        bits = _mix(samples[:, None] + elements[None, :] * _GOLDEN)
+        keys = _mix(_mix(seed + _GOLDEN) + numbers * _GOLDEN)
+        samples = _mix(keys[:, None] + (self.indices + 1) * _GOLDEN)
+        bits = _mix(samples[:, :, None] + elements * _GOLDEN)
         fraction = _shift(bits, 40).to(torch.float32) * 2.0**-24  # 24 bits fill a float32 exactly
-        return fraction.reshape(len(self.indices), *shape)
+        return fraction.reshape(len(streams), len(self.indices), *shape)
 
     def normal(self, shape: tuple[int, ...], *, stream: int = 0) -> Tensor:
         """Return standard normal numbers, (n, *shape), by the Box-Muller transform."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr, ndtri, stdtr, stdtrit
+from scipy.special import bdtr, betainc, betaincinv, ndtr, ndtri, stdtr, stdtrit
 
 RESAMPLES = 2000
 RESAMPLES_PER_BATCH = 100
@@ -32,6 +32,27 @@ def wilson(
     return np.clip(centre - half, 0, p), np.clip(centre + half, p, 1)  # contains p despite rounding
 
 
+def clopper_pearson_lower(successes: ArrayLike, n: ArrayLike, alpha: float) -> NDArray[np.float64]:
+    """Return the exact one-sided lower bound of a proportion k/n, which holds with probability 1 - alpha; 0 if k = 0.
+
+    The alpha quantile of Beta(k, n - k + 1) (Clopper and Pearson 1934).
+    """
+    k, n = np.broadcast_arrays(np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64))
+    if not bool(np.all((k >= 0) & (k <= n) & np.isfinite(n))):
+        raise ValueError("successes must be in 0..n.")
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha must be between 0 and 1, not {alpha}.")
+    bound: NDArray[np.float64] = betaincinv(np.maximum(k, 1.0), n - k + 1, alpha)
+    return np.where(k > 0, bound, 0.0)
+
+
+def probability_above(share: float, successes: float, n: float) -> float:
+    """Return the probability that a proportion exceeds a share after k of n: the Beta posterior of Jeffreys' prior."""
+    if not 0 <= successes <= n:
+        raise ValueError("successes must be in 0..n.")
+    return float(1.0 - betainc(successes + 0.5, n - successes + 0.5, share))
+
+
 def mean_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float, float]:
     """Return the mean and its bootstrap percentile interval (mean, low, high); NaN if there are no values."""
     from scipy.stats import bootstrap  # noqa: PLC0415  takes half a second to import
@@ -52,6 +73,24 @@ def mean_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, f
         rng=np.random.default_rng(0),
     ).confidence_interval
     return mean, float(interval.low), float(interval.high)
+
+
+def bootstrap_means(values: ArrayLike) -> NDArray[np.float64]:
+    """Return the means of values (models, samples) over samples drawn with replacement, (resamples, models).
+
+    Every resample draws the same samples for all models, so that differences between them are paired.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    n, rng = table.shape[1], np.random.default_rng(0)
+    draws = (np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(RESAMPLES))
+    means: NDArray[np.float64] = np.stack([table @ counts for counts in draws]) / n
+    return means
+
+
+def percentile_interval(resampled: NDArray[np.float64], confidence: float = 0.95) -> NDArray[np.float64]:
+    """Return the bootstrap percentile interval (low, high) of each column of resampled values, (2, columns)."""
+    bounds: NDArray[np.float64] = np.quantile(resampled, [0.5 - confidence / 2, 0.5 + confidence / 2], axis=0)
+    return bounds
 
 
 @dataclass(frozen=True)
@@ -107,6 +146,23 @@ def _total_variance(of_samples: NDArray[np.float64], of_models: list[tuple[float
 def _t_quantile(freedom: float) -> float:
     """Return the 97.5 % quantile of Student's t distribution."""
     return float(stdtrit(freedom, 0.975))
+
+
+def interval_difference(
+    first: tuple[float, float, float], second: tuple[float, float, float]
+) -> tuple[float, float, float, float]:
+    """Return first minus second of independent estimates (value, low, high), its 95 % interval, and p of no difference.
+
+    Of Wilson intervals it is Newcombe's score interval (1998), in general the method of variance estimates recovery
+    (Zou and Donner 2008); p is that of the normal variable whose interval ends at the same bound.
+    """
+    (a, a_low, a_high), (b, b_low, b_high) = first, second
+    difference = a - b
+    below, above = np.hypot(a - a_low, b_high - b), np.hypot(a_high - a, b - b_low)
+    towards_zero = below if difference > 0 else above
+    z = float(ndtri(0.975)) * abs(difference) / towards_zero if towards_zero > 0 else np.inf
+    p = 2 * float(ndtr(-z)) if difference else 1.0
+    return difference, difference - float(below), difference + float(above), p
 
 
 def mcnemar(only_first: ArrayLike, only_second: ArrayLike) -> NDArray[np.float64]:

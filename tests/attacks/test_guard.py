@@ -12,7 +12,9 @@ from torch.nn import functional as F
 
 import robustcaps as rc
 from robustcaps.attacks.base import FunctionAttack
+from robustcaps.attacks.composite.bisection import WorstCase
 from robustcaps.attacks.evaluation import evaluate
+from robustcaps.attacks.gradient_based.iterative import SingleStepAttack
 
 
 def noisy(images):
@@ -221,3 +223,72 @@ def test_settings_of_our_networks_are_put_back():
     rows = rc.evaluate(model, rc.load_data("toys", limit=4), rc.load_attack("fewer-iterations", eps=0.1))
     assert set(rows.loc[rows["clean_pred"] == rows["label"], "violation"]) == {"changed-structure"}
     assert model.class_capsules.rules == before
+
+
+def edits_data(weight):
+    weight.data.mul_(-1)
+
+
+def edits_array(weight):
+    weight.detach().numpy()[:] = 0
+
+
+def edits_storage(weight):
+    edit(weight, lambda weight: weight.set_(torch.zeros_like(weight)))
+
+
+def edits_in_place(weight):
+    edit(weight, torch.Tensor.zero_)
+
+
+@pytest.mark.parametrize("edits", [edits_data, edits_array, edits_storage, edits_in_place])
+@pytest.mark.parametrize("on_budget", [0.1, 0.2])
+def test_built_in_attacks_are_checked_as_well(monkeypatch, network, network_data, edits, on_budget):
+    def sweep(self, model, images, goal, budgets, draws):
+        for budget in budgets:
+            if budget.eps == on_budget:
+                edits(model.model[5].weight)
+            yield noisy(images)
+
+    attack = rc.load_attack("fgsm", eps=[0.1, 0.2])
+    with monkeypatch.context() as patch:
+        patch.setattr(SingleStepAttack, "run_sweep", sweep)
+        assert attack.is_built_in()
+        before, logits = network[5].weight.detach().clone(), network(network_data.images)
+        rows = evaluate(network, network_data, attack, batch_size=10)
+    attacked = rows[rows["clean_pred"] == rows["label"]]
+    is_edited = attacked["eps"] == on_budget
+    assert (attacked["violation"] == np.where(is_edited, "changed-weights", "")).all()
+    assert (attacked["valid"] == ~is_edited).all() and not attacked.loc[is_edited, "fooled"].any()
+    assert torch.equal(network[5].weight, before) and torch.equal(network(network_data.images), logits)
+
+
+@pytest.mark.parametrize("change", [swaps_a_layer, replaces_forward, hooks_a_layer, turns_on_training])
+def test_a_changed_structure_is_found_at_the_end(monkeypatch, network, network_data, change):
+    def sweep(self, model, images, goal, budgets, draws):
+        yield change(model, images, goal.classes, 0.1)
+
+    monkeypatch.setattr(SingleStepAttack, "run_sweep", sweep)
+    logits = network(network_data.images)
+    rows = evaluate(network, network_data, rc.load_attack("fgsm", eps=0.1), batch_size=10)
+    assert set(rows.loc[rows["clean_pred"] == rows["label"], "violation"]) == {CATALOGUE[change]}
+    assert torch.equal(network(network_data.images), logits)
+
+
+class Plugin(SingleStepAttack):
+    pass
+
+
+class Disguised(SingleStepAttack):
+    __module__ = SingleStepAttack.__module__
+
+
+def loss_of_a_plugin(model, images, goal):
+    return model(images).sum(1), None
+
+
+def test_only_attacks_without_foreign_code_are_built_in():
+    own = [rc.load_attack(name, eps=0.1) for name in ("fgsm", "bim", "apgd-ce", "square", "deepfool", "worst-case")]
+    assert all(attack.is_built_in() for attack in own)
+    foreign = [Plugin(), Disguised(), SingleStepAttack(loss=loss_of_a_plugin), FunctionAttack(noisy, {})]
+    assert not any(attack.is_built_in() for attack in [*foreign, *(WorstCase([attack]) for attack in foreign)])

@@ -9,6 +9,7 @@ from robustcaps.attacks.violations import CELL_VIOLATIONS, ROW_VIOLATIONS, Viola
 
 NAMES_IN_ROWS = {
     *("not-a-tensor", "wrong-shape", "wrong-dtype", "wrong-device", "not-finite", "outside-box", "outside-ball"),
+    *("no-parameters", "outside-range", "other-image"),
     *("wrong-order", "changed-inputs", "changed-weights", "changed-buffers", "changed-structure", "changed-mode"),
     *("changed-requires-grad", "changed-counts", "changed-grad-mode", "changed-global-rng", "changed-torch-settings"),
 }

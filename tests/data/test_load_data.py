@@ -34,6 +34,15 @@ def test_a_plugin_dataset_is_loaded_by_name(asked: list[dict[str, object]]) -> N
     assert asked[0]["limit"] == 7
 
 
+def test_skipped_samples_are_the_first_ones(asked: list[dict[str, object]]) -> None:
+    all_toys = load_data("toys", limit=6)
+    rest = load_data("toys", limit=4, skip=2)
+    assert torch.equal(rest.images, all_toys.images[2:])
+    assert rest.factors.equals(all_toys.factors.iloc[2:])
+    with pytest.raises(UserError, match="skip = 3 leaves nothing of the 3 samples of 'test'"):
+        load_data("noted", skip=3)
+
+
 def test_files_are_looked_for_where_the_user_says(
     asked: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -51,6 +60,7 @@ def test_files_are_looked_for_where_the_user_says(
         ("toyz", {}, "unknown dataset 'toyz'. Did you mean 'toys'"),
         ("toys", {"split": "validation"}, "unknown split 'validation'. Choose from: train, test"),
         ("toys", {"limit": 0}, "limit must be at least 1, not 0"),
+        ("toys", {"skip": -1}, "skip must not be negative, but is -1"),
         ("toys", {"eye": "left"}, "unknown option 'eye'. Did you mean 'eyes'"),
         ("toys", {"eyes": "middle"}, "dataset 'toys': eyes: .*'left', 'right' or 'both'.*middle"),
         ("toys", {"crop": "perhaps"}, "dataset 'toys': crop: "),

@@ -7,10 +7,17 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest, sem
+from scipy.stats import beta, binomtest, sem
 from scipy.stats import t as student
 
-from robustcaps.utils.statistics import crossed_difference, crossed_mean, mean_interval, wilson
+from robustcaps.utils.statistics import (
+    clopper_pearson_lower,
+    crossed_difference,
+    crossed_mean,
+    mean_interval,
+    probability_above,
+    wilson,
+)
 
 counts = st.integers(1, 100_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -22,6 +29,34 @@ def test_wilson_agrees_with_scipy_and_holds_the_share(pair, confidence):
     expected = binomtest(k, n).proportion_ci(confidence_level=confidence, method="wilson")
     assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-12)
     assert 0 <= low <= k / n <= high <= 1
+
+
+@given(counts, st.sampled_from([0.001, 0.05, 0.5]))
+def test_clopper_pearson_agrees_with_scipy(pair, alpha):
+    k, n = pair
+    bound = clopper_pearson_lower(k, n, alpha)
+    exact = binomtest(k, n, alternative="greater").proportion_ci(confidence_level=1 - alpha, method="exact")
+    assert bound == pytest.approx(exact.low, abs=1e-10)
+    if k == n:
+        assert bound == pytest.approx(alpha ** (1 / n))
+
+
+@pytest.mark.parametrize(("k", "n", "alpha"), [(2, 1, 0.1), (-1, 1, 0.1), (1, math.nan, 0.1), (1, 2, 0.0), (1, 2, 1.0)])
+def test_clopper_pearson_refuses_what_is_no_proportion(k, n, alpha):
+    with pytest.raises(ValueError, match="must be"):
+        clopper_pearson_lower(k, n, alpha)
+
+
+@given(counts, st.sampled_from([0.01, 0.05, 0.5, 0.9]))
+def test_the_probability_of_a_larger_share_is_that_of_the_beta_posterior(pair, share):
+    k, n = pair
+    assert probability_above(share, k, n) == pytest.approx(beta(k + 0.5, n - k + 0.5).sf(share), abs=1e-9)
+    assert probability_above(share, k, n) <= probability_above(share, min(n, k + 1), n) + 1e-12
+
+
+def test_a_count_outside_of_n_has_no_probability():
+    with pytest.raises(ValueError, match=r"0\.\.n"):
+        probability_above(0.1, 3, 2)
 
 
 def test_wilson_takes_arrays_and_broadcasts():

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from robustcaps.attacks.adapters.library_attack import (
     BOTH_NORMS,
+    L0_ATTACK,
+    L1_ATTACK,
     TARGETED,
     UNTARGETED,
     AttackRequest,
@@ -33,6 +35,7 @@ from robustcaps.registry import ATTACKS
 
 fa: Any = attacks  # foolbox does not declare its exports
 LINF, L2 = BOTH_NORMS[:1], BOTH_NORMS[1:]
+L1 = L1_ATTACK[:1]
 NOISE: dict[str, Any] = {"random": "always", "passes_per_step": 1}
 BLACK_BOX: dict[str, Any] = {"random": "always", "minimises": True, "passes_per_step": 1}
 BRENDEL_BETHGE: dict[str, Any] = {"random": "always", "minimises": True, "passes_per_step": 0.3, "requires": "numba"}
@@ -62,6 +65,19 @@ ATTACK_SPECS = {
     ),
     "l2_mifgsm": LibraryAttackSpec(
         fa.L2MomentumIterativeFastGradientMethod, "BIM with momentum (Dong et al. 2018)", L2, random="start"
+    ),
+    "l1_fast_gradient": LibraryAttackSpec(
+        fa.L1FastGradientAttack, "Fast gradient method in L1", L1, UNTARGETED, "start"
+    ),
+    "l1_basic_iterative": LibraryAttackSpec(fa.L1BasicIterativeAttack, "BIM in L1", L1, random="start"),
+    "l1_adam_basic_iterative": LibraryAttackSpec(fa.L1AdamBasicIterativeAttack, "BIM with Adam", L1, random="start"),
+    "l1_pgd": LibraryAttackSpec(fa.L1PGD, "Projected gradient descent (Madry et al. 2018)", L1, random="start"),
+    "l1_adam_pgd": LibraryAttackSpec(fa.L1AdamPGD, "PGD with Adam", L1, random="start"),
+    "l1_mifgsm": LibraryAttackSpec(
+        fa.L1MomentumIterativeFastGradientMethod, "BIM with momentum (Dong et al. 2018)", L1, random="start"
+    ),
+    "sparse_l1_descent": LibraryAttackSpec(
+        fa.SparseL1DescentAttack, "Sparse descent in L1 (Tramer and Boneh 2019)", L1, random="start"
     ),
     "virtual_adversarial": LibraryAttackSpec(
         fa.VirtualAdversarialAttack,
@@ -124,20 +140,20 @@ ATTACK_SPECS = {
     "newtonfool": LibraryAttackSpec(
         fa.NewtonFoolAttack, "NewtonFool (Jang et al. 2017)", L2, UNTARGETED, minimises=True
     ),
-    "ead": LibraryAttackSpec(fa.EADAttack, "Elastic net (Chen et al. 2018)", BOTH_NORMS, minimises=True),
+    "ead": LibraryAttackSpec(fa.EADAttack, "Elastic net (Chen et al. 2018)", L1_ATTACK, minimises=True),
     "linf_fmn": LibraryAttackSpec(fa.LInfFMNAttack, "Fast minimum norm (Pintor et al. 2021)", LINF, **FMN),
     "l2_fmn": LibraryAttackSpec(fa.L2FMNAttack, "Fast minimum norm (Pintor et al. 2021)", L2, **FMN),
-    "l1_fmn": LibraryAttackSpec(fa.L1FMNAttack, "Fast minimum norm, L1 (Pintor et al. 2021)", BOTH_NORMS, **FMN),
-    "l0_fmn": LibraryAttackSpec(fa.L0FMNAttack, "Fast minimum norm, L0 (Pintor et al. 2021)", BOTH_NORMS, **FMN),
+    "l1_fmn": LibraryAttackSpec(fa.L1FMNAttack, "Fast minimum norm, L1 (Pintor et al. 2021)", L1_ATTACK, **FMN),
+    "l0_fmn": LibraryAttackSpec(fa.L0FMNAttack, "Fast minimum norm, L0 (Pintor et al. 2021)", L0_ATTACK, **FMN),
     "linf_brendel_bethge": LibraryAttackSpec(
         fa.LinfinityBrendelBethgeAttack, "Brendel and Bethge (2019)", LINF, **BRENDEL_BETHGE
     ),
     "l2_brendel_bethge": LibraryAttackSpec(fa.L2BrendelBethgeAttack, "Brendel and Bethge (2019)", L2, **BRENDEL_BETHGE),
     "l1_brendel_bethge": LibraryAttackSpec(
-        fa.L1BrendelBethgeAttack, "Brendel and Bethge (2019), L1", BOTH_NORMS, **BRENDEL_BETHGE
+        fa.L1BrendelBethgeAttack, "Brendel and Bethge (2019), L1", L1_ATTACK, **BRENDEL_BETHGE
     ),
     "l0_brendel_bethge": LibraryAttackSpec(
-        fa.L0BrendelBethgeAttack, "Brendel and Bethge (2019), L0", BOTH_NORMS, **BRENDEL_BETHGE
+        fa.L0BrendelBethgeAttack, "Brendel and Bethge (2019), L0", L0_ATTACK, **BRENDEL_BETHGE
     ),
     "boundary": LibraryAttackSpec(
         fa.BoundaryAttack, "Decision-based: boundary attack (Brendel et al. 2018)", L2, **BLACK_BOX
@@ -151,7 +167,7 @@ ATTACK_SPECS = {
         passes_per_step=600,
     ),
     "pointwise": LibraryAttackSpec(
-        fa.PointwiseAttack, "Decision-based: pointwise (Schott et al. 2019)", BOTH_NORMS, **BLACK_BOX
+        fa.PointwiseAttack, "Decision-based: pointwise (Schott et al. 2019)", L0_ATTACK, **BLACK_BOX
     ),
     "salt_and_pepper_noise": LibraryAttackSpec(
         fa.SaltAndPepperNoiseAttack, "Salt and pepper noise", BOTH_NORMS, **BLACK_BOX
@@ -179,11 +195,8 @@ ATTACK_SPECS = {
     "inversion": LibraryAttackSpec(fa.InversionAttack, "Inverted image", BOTH_NORMS, minimises=True, passes_per_step=1),
 }
 
-_L1_BALL = "its budget is an L1 ball, but budgets here are linf or l2."
 EXCLUDED = {
-    **dict.fromkeys(("l1_pgd", "l1_adam_pgd", "l1_basic_iterative", "l1_adam_basic_iterative"), _L1_BALL),
-    **dict.fromkeys(("l1_mifgsm", "l1_fast_gradient", "sparse_l1_descent"), _L1_BALL),
-    "spatial": "it rotates and translates images, which no linf or l2 ball bounds.",
+    "spatial": "it rotates and translates by whole pixels and degrees of its own; use 'affine'.",
     "dataset": "it needs images of other classes, which attacks have no access to.",
     "binarization_refinement": "it refines the images of another attack on models that binarise their inputs.",
 }
@@ -193,7 +206,7 @@ _OPTION_TYPES = {
     **dict.fromkeys(("steps", "repeats", "directions", "population", "binary_search_steps"), Count),
     **dict.fromkeys(("initial_gradient_eval_steps", "max_gradient_eval_steps", "update_stats_every_k"), Count),
     **dict.fromkeys(("rel_stepsize", "stepsize", "initial_stepsize", "initial_const", "xi", "init_epsilon"), Positive),
-    **dict.fromkeys(("target", "mutation_probability"), Share),
+    **dict.fromkeys(("target", "mutation_probability", "quantile"), Share),
     "loss": Literal["logits", "crossentropy"],
     "decision_rule": Literal["EN", "L1"],
     "stepsize_search": Literal["geometric_progression", "grid_search"],

@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self
@@ -35,6 +35,9 @@ Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 BOTH_NORMS: tuple[NormName, ...] = ("linf", "l2")
+L1_ATTACK: tuple[NormName, ...] = ("l1", *BOTH_NORMS)
+L0_ATTACK: tuple[NormName, ...] = ("l0", *BOTH_NORMS)
+"""Norms of attacks that are made for l1 or l0; in others their results are only projected."""
 UNTARGETED: tuple[type[Goal], ...] = (Untargeted,)
 TARGETED: tuple[type[Goal], ...] = (Targeted,)
 
@@ -87,6 +90,7 @@ class LibraryAttackSpec:
     attack_class: Callable[..., Any]
     help: str
     norms: tuple[NormName, ...]
+    """Norms it supports, its own first."""
     goals: tuple[type[Goal], ...] = (Untargeted, Targeted)
     random: Literal["never", "start", "restarts", "always"] = "never"
     """When it uses random numbers: with the option random_start, with restarts, or always."""
@@ -105,6 +109,13 @@ class LibraryAttackSpec:
     requires: str = ""
     """A package that the attack needs but the library does not install."""
 
+    @property
+    def minimised_norms(self) -> tuple[NormName, ...]:
+        """Norms that it minimises, if it minimises any."""
+        if not self.minimises or (self.norms == BOTH_NORMS and not self.follows_norm):
+            return ()
+        return self.norms if self.follows_norm else self.norms[:1]
+
 
 RunLibraryAttack = Callable[[LibraryAttackSpec, AttackRequest, dict[str, Any]], Tensor]
 """(specification, request, options) -> adversarial images: calls a library."""
@@ -112,6 +123,8 @@ RunLibraryAttack = Callable[[LibraryAttackSpec, AttackRequest, dict[str, Any]], 
 
 class FixedBudgetLibraryAttack(Attack):
     """A library attack inside a ball of fixed size."""
+
+    draws_per_batch = True
 
     def __init__(self, spec: LibraryAttackSpec, run_library: RunLibraryAttack, options: dict[str, Any]) -> None:
         self.spec, self.run_library, self.options = spec, run_library, options
@@ -131,13 +144,22 @@ class FixedBudgetLibraryAttack(Attack):
 class MinimumNormLibraryAttack(MinimumNormAttack):
     """A library attack that minimises the perturbation."""
 
+    draws_per_batch = True
+
     def __init__(self, spec: LibraryAttackSpec, run_library: RunLibraryAttack, options: dict[str, Any]) -> None:
         self.spec, self.run_library, self.options = spec, run_library, options
         _set_properties(self, spec, options)
 
+    def configure(self, eps: float | Sequence[float] | None = None, **settings: Any) -> Self:
+        """Return a copy with budgets and goal; in norms that are not its own it does not minimise."""
+        configured = super().configure(eps, **settings)
+        configured.minimises_norm = configured.budgets[0].norm in self.spec.minimised_norms
+        return configured
+
     def search(self, model: CountedModel, images: Tensor, goal: Goal, norm: NormName, draws: Draws) -> Tensor:
         """Call the library; if it takes an eps nevertheless, that is the diameter of [0,1]."""
-        diameter = 1.0 if norm == "linf" else math.sqrt(images[0].numel())
+        values = float(images[0].numel())
+        diameter = {"linf": 1.0, "l2": math.sqrt(values)}.get(norm, values)
         with isolated_library_state(model.model, draws) as seed:
             request = AttackRequest(model, images, goal, norm, diameter, seed)
             return self.run_library(self.spec, request, self.options).detach()
@@ -178,7 +200,8 @@ PASS_MULTIPLIERS = frozenset(
 def _set_properties(attack: Attack, spec: LibraryAttackSpec, options: dict[str, Any]) -> None:
     """Set the norms, goals, randomness and estimated cost of an attack."""
     attack.norms, attack.goals = spec.norms, spec.goals
-    attack.minimises_norm = spec.minimises and (spec.norms != BOTH_NORMS or spec.follows_norm)
+    attack.default_norm = spec.norms[0] if spec.norms[0] in ("l1", "l0") else "linf"
+    attack.minimises_norm = bool(spec.minimised_norms)
     start, restarts = options.get("random_start", False), options.get("n_restarts", 1) > 1
     attack.randomised = {"never": False, "start": start, "restarts": restarts, "always": True}[spec.random]
     attack.passes = spec.passes_per_step * math.prod(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, TypeVar
 
 import torch
 from pydantic import Field
@@ -16,7 +17,7 @@ from robustcaps.attacks.budgets import Budget
 from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.losses import log_odds_loss, margin_loss
-from robustcaps.attacks.norms import NormName
+from robustcaps.attacks.norms import NORMS, NormName
 from robustcaps.registry import ATTACKS
 from robustcaps.utils.sample_random import Draws
 
@@ -24,11 +25,16 @@ P_HALVINGS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 """Fractions of the queries after which p is halved: the paper's schedule of 10, 50, 200, 500, ... of 10,000."""
 TILES = 5
 """Tiles per side of the initial L2 perturbation."""
+MAX_CHUNK = 32
+"""Queries whose random numbers are drawn together."""
+MAX_CHUNK_NUMBERS = 2**22
+"""Largest masks of windows that are held in memory."""
+Selectable = TypeVar("Selectable", Tensor, CountedModel, Goal, Draws)
 
 
 @dataclass(frozen=True, eq=False)
 class SquareWindows:
-    """One square window per image, at rows `top` and columns `left`, (n,) each."""
+    """One square window per image, at rows `top` and columns `left`, (..., n) each."""
 
     top: Tensor
     left: Tensor
@@ -38,29 +44,39 @@ class SquareWindows:
 
     @classmethod
     def place(cls, uniform: Tensor, side: int, shape: tuple[int, ...]) -> SquareWindows:
-        """Place windows by uniform numbers (n, 2), uniformly over the positions inside the image."""
+        """Place windows by uniform numbers (..., n, 2), uniformly over the positions inside the image."""
         *_, height, width = shape
         room = torch.tensor([height - side + 1, width - side + 1], device=uniform.device)
-        top, left = (uniform * room).long().minimum(room - 1).unbind(1)
+        top, left = (uniform * room).long().minimum(room - 1).unbind(-1)
         return cls(top, left, side, height, width)
 
     @property
     def mask(self) -> Tensor:
-        """Which pixels lie inside the window, (n, 1, height, width)."""
-        inside = [(at >= 0) & (at < self.side) for at in self._coordinates()]
-        return (inside[0] & inside[1]).unsqueeze(1)
+        """Which pixels lie inside the window, (..., n, 1, height, width)."""
+        inside_rows, inside_columns = self.edges
+        return inside_rows & inside_columns
+
+    @property
+    def edges(self) -> tuple[Tensor, Tensor]:
+        """Which rows (..., n, 1, height, 1) and which columns (..., n, 1, 1, width) the window covers."""
+        row, column = (((at >= 0) & (at < self.side)).unsqueeze(-3) for at in self._coordinates())
+        return row, column
 
     def paste(self, pattern: Tensor, transposed: Tensor) -> Tensor:
-        """Return a pattern (side, side) pasted into each window, transposed where masked: (n, 1, height, width)."""
+        """Paste a pattern (side, side) into each window, transposed where masked: (..., n, 1, height, width)."""
         row, column = (at.clamp(0, self.side - 1) for at in self._coordinates())
-        pasted = torch.where(transposed[:, None, None], pattern[column, row], pattern[row, column])
-        return pasted.unsqueeze(1) * self.mask
+        pasted = torch.where(transposed[..., None, None], pattern[column, row], pattern[row, column])
+        return pasted.unsqueeze(-3) * self.mask
 
     def _coordinates(self) -> tuple[Tensor, Tensor]:
-        """Return each pixel's row (n, height, 1) and column (n, 1, width) in its window."""
-        row = torch.arange(self.height, device=self.top.device) - self.top[:, None]
-        column = torch.arange(self.width, device=self.left.device) - self.left[:, None]
-        return row[:, :, None], column[:, None, :]
+        """Return each pixel's row (..., n, height, 1) and column (..., n, 1, width) in its window."""
+        row = torch.arange(self.height, device=self.top.device) - self.top[..., None]
+        column = torch.arange(self.width, device=self.left.device) - self.left[..., None]
+        return row[..., :, None], column[..., None, :]
+
+
+Proposals = tuple[Tensor, ...]
+"""What is random about the updates of several queries; all tensors are (queries, n, ...)."""
 
 
 class SquareSearch(ABC):
@@ -71,8 +87,16 @@ class SquareSearch(ABC):
         """Return the initial perturbation of each image of this shape (channels, height, width)."""
 
     @abstractmethod
-    def update(self, delta: Tensor, radius: Tensor, share: float, draws: Draws, query: int) -> Tensor:
-        """Return the perturbations with about this share of their pixels resampled."""
+    def propose(self, shape: tuple[int, ...], share: float, draws: Draws, queries: Sequence[int]) -> Proposals:
+        """Draw the updates of several queries, whose windows cover about this share of an image's pixels."""
+
+    @abstractmethod
+    def update(self, delta: Tensor, radius: Tensor, proposal: Proposals) -> Tensor:
+        """Return perturbations updated by the proposal of one query, inside the ball."""
+
+    def perturbation(self, best: Tensor, images: Tensor, radius: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the perturbations that updates start from."""
+        return best - images
 
 
 class LinfSquareSearch(SquareSearch):
@@ -84,13 +108,23 @@ class LinfSquareSearch(SquareSearch):
         stripes = radius * _signs(draws.uniform((channels, 1, width), stream=0))
         return stripes.expand(-1, -1, height, -1)
 
-    def update(self, delta: Tensor, radius: Tensor, share: float, draws: Draws, query: int) -> Tensor:
-        """Set one window to +eps or -eps in each channel."""
-        _, channels, height, width = delta.shape
+    def propose(self, shape: tuple[int, ...], share: float, draws: Draws, queries: Sequence[int]) -> Proposals:
+        """Draw a window, and a sign per channel."""
+        channels, height, width = shape
         side = min(max(1, round(math.sqrt(share * height * width))), height, width)
-        numbers = draws.uniform((2 + channels,), stream=query)
-        window = SquareWindows.place(numbers[:, :2], side, delta.shape)
-        return torch.where(window.mask, radius * _signs(numbers[:, 2:, None, None]), delta)
+        numbers = draws.uniform_streams((2 + channels,), queries)
+        window = SquareWindows.place(numbers[..., :2], side, shape)
+        rows, columns = window.edges
+        return rows.to(numbers.dtype), columns.to(numbers.dtype), _signs(numbers[..., 2:, None, None])
+
+    def update(self, delta: Tensor, radius: Tensor, proposal: Proposals) -> Tensor:
+        """Set the window to +eps or -eps in each channel."""
+        rows, columns, signs = proposal
+        return torch.lerp(delta, radius * signs, rows * columns)  # exact at 0 and 1, and much faster than `where`
+
+    def perturbation(self, best: Tensor, images: Tensor, radius: Tensor) -> Tensor:
+        """Return the perturbations, projected: no update leaves the ball then."""
+        return NORMS["linf"].project(best - images, radius)
 
 
 class L2SquareSearch(SquareSearch):
@@ -108,23 +142,69 @@ class L2SquareSearch(SquareSearch):
         delta[:, :, top : top + tiles * side, left : left + tiles * side] = tiled
         return radius * delta / _l2_norm(delta, (1, 2, 3))
 
-    def update(self, delta: Tensor, radius: Tensor, share: float, draws: Draws, query: int) -> Tensor:
-        """Add bumps to the first window, scaled to the norm of both windows and what the ball leaves unused."""
-        _, channels, height, width = delta.shape
+    def propose(self, shape: tuple[int, ...], share: float, draws: Draws, queries: Sequence[int]) -> Proposals:
+        """Draw the masks of two windows, and bumps for the first one with a sign per channel."""
+        channels, height, width = shape
         side = min(max(3, round(math.sqrt(share * height * width)) | 1), height, width)
-        numbers = draws.uniform((5 + channels,), stream=query)
-        first = SquareWindows.place(numbers[:, 0:2], side, delta.shape)
-        second = SquareWindows.place(numbers[:, 2:4], side, delta.shape)
-        bumps = first.paste(two_bumps(side).to(delta), transposed=numbers[:, 4] < 0.5)
-        kept = delta * first.mask
-        shape = bumps * _signs(numbers[:, 5:, None, None]) + kept / _l2_norm(kept, (2, 3))
+        numbers = draws.uniform_streams((5 + channels,), queries)
+        first, second = (SquareWindows.place(numbers[..., at : at + 2], side, shape) for at in (0, 2))
+        bumps = first.paste(two_bumps(side).to(numbers), transposed=numbers[..., 4] < 0.5)
+        return first.mask, second.mask, bumps, _signs(numbers[..., 5:, None, None])
+
+    def update(self, delta: Tensor, radius: Tensor, proposal: Proposals) -> Tensor:
+        """Add the bumps to the first window, scaled to the norm of both windows and what the ball leaves unused."""
+        first, second, bumps, signs = proposal
+        kept = delta * first
+        shape = bumps * signs + kept / _l2_norm(kept, (2, 3))
         unused = (radius.square() - delta.square().sum((1, 2, 3), keepdim=True)).clamp_min(0.0)
-        both = first.mask | second.mask
-        available = ((delta * both).square().sum((2, 3), keepdim=True) + unused / channels).sqrt()
-        return delta * ~both + shape / _l2_norm(shape, (2, 3)) * available
+        both = first | second
+        available = ((delta * both).square().sum((2, 3), keepdim=True) + unused / delta.shape[1]).sqrt()
+        return NORMS["l2"].project(delta * ~both + shape / _l2_norm(shape, (2, 3)) * available, radius)
 
 
 SEARCHES: dict[NormName, SquareSearch] = {"linf": LinfSquareSearch(), "l2": L2SquareSearch()}
+
+
+@dataclass(eq=False)
+class _SearchState:
+    """The samples that have not reached the goal, each with the best image so far."""
+
+    rows: Tensor
+    model: CountedModel
+    images: Tensor
+    goal: Goal
+    radius: Tensor
+    draws: Draws
+    best: Tensor
+    delta: Tensor
+    """The perturbation that updates start from."""
+    objective: Tensor
+
+    @classmethod
+    def start(cls, model: CountedModel, images: Tensor, goal: Goal, radius: Tensor, draws: Draws) -> _SearchState:
+        """Return the state before the first query."""
+        rows = torch.arange(len(images), device=images.device)
+        objective = torch.full_like(radius[:, 0, 0, 0], -torch.inf)
+        best, delta = images.clone(), torch.zeros_like(images)
+        return cls(rows, model.select(rows), images, goal, radius, draws, best, delta, objective)
+
+    def keep_better(self, tried: Tensor, values: Tensor, search: SquareSearch) -> None:
+        """Replace the best images by the tried ones where these have a higher objective."""
+        better = torch.nonzero(values > self.objective).flatten()
+        if len(better):
+            improved, images, radius = (part.index_select(0, better) for part in (tried, self.images, self.radius))
+            self.best.index_copy_(0, better, improved)
+            self.objective.index_copy_(0, better, values.index_select(0, better))
+            self.delta.index_copy_(0, better, search.perturbation(improved, images, radius))
+
+    def select(self, kept: Tensor) -> _SearchState:
+        """Return the state of a subset of the samples."""
+        rows = torch.nonzero(kept).flatten()
+        return _SearchState(*(_select(getattr(self, each.name), rows) for each in fields(self)))
+
+
+def _select(part: Selectable, rows: Tensor) -> Selectable:
+    return part[rows] if isinstance(part, Tensor) else part.select(rows)
 
 
 class SquareAttack(Attack):
@@ -141,25 +221,37 @@ class SquareAttack(Attack):
     def run(self, model: CountedModel, images: Tensor, goal: Goal, budget: Budget, draws: Draws) -> Tensor:
         """Return the best images found; samples that reached the goal leave the batch."""
         loss = margin_loss if goal.sign > 0 else log_odds_loss
-        search, ball, radii = SEARCHES[budget.norm], budget.ball, budget.radius(images)
-        best = images.clone()
-        objective = torch.full_like(radii[:, 0, 0, 0], -torch.inf)
-        active = torch.arange(len(images) if budget.eps else 0, device=images.device)
-        for query in range(self.queries):
-            if len(active) == 0:
-                break
-            clean, radius, active_draws = images[active], radii[active], draws.select(active)
-            if query == 0:
-                delta = search.start(tuple(images.shape[1:]), radius, active_draws)
-            else:
-                delta = search.update(best[active] - clean, radius, self._window_share(query), active_draws, query)
-            tried = (clean + ball.project(delta, radius)).clamp(0.0, 1.0)
-            values, logits = loss(model.select(active), tried, goal.select(active))
-            reached = goal.select(active).reached(logits.argmax(1))
-            better = (values > objective[active]) | reached
-            best[active[better]], objective[active[better]] = tried[better], values[better]
-            active = active[~reached]
-        return best
+        search, shape, found = SEARCHES[budget.norm], tuple(images.shape[1:]), images.clone()
+        state = _SearchState.start(model, images, goal, budget.radius(images), draws)
+        for queries in self._chunks(images.numel() if budget.eps else 0):
+            proposals = search.propose(shape, self._window_share(queries[0]), state.draws, queries)
+            for position, query in enumerate(queries):
+                if len(state.rows) == 0:
+                    return found
+                if query == 0:
+                    delta = budget.ball.project(search.start(shape, state.radius, draws), state.radius)
+                else:
+                    delta = search.update(state.delta, state.radius, tuple(part[position] for part in proposals))
+                tried = (state.images + delta).clamp_(0.0, 1.0)
+                values, logits = loss(state.model, tried, state.goal)
+                state.keep_better(tried, values, search)
+                reached = state.goal.reached(logits.argmax(1))
+                if bool(reached.any()):
+                    found[state.rows[reached]] = tried[reached]
+                    state, proposals = state.select(~reached), tuple(part[:, ~reached] for part in proposals)
+        found[state.rows] = state.best
+        return found
+
+    def _chunks(self, numbers: int) -> Iterator[range]:
+        """Yield successive queries whose windows cover the same share, few at first, for images of so many numbers."""
+        start = 0
+        while start < self.queries and numbers:
+            most = min(max(start, 1), MAX_CHUNK, max(MAX_CHUNK_NUMBERS // numbers, 1))
+            share, stop = self._window_share(start), start + 1
+            while stop < min(start + most, self.queries) and self._window_share(stop) == share:
+                stop += 1
+            yield range(start, stop)
+            start = stop
 
     def _window_share(self, query: int) -> float:
         """Return p, the share of pixels that a window covers, which decreases with the number of queries."""

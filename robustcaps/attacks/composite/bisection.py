@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from robustcaps.attacks.base import Attack
-from robustcaps.attacks.budgets import Budget, PerSampleBudget, add_tolerance
+from robustcaps.attacks.budgets import Budget, PerSampleBudget
 from robustcaps.attacks.composite.inner_attack import InnerAttack, build_inner_attack
 from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.guard import find_violations
 from robustcaps.attacks.minimum_norm.base import MinimumNormAttack
+from robustcaps.attacks.norms import NORMS
 from robustcaps.errors import UserError
 from robustcaps.registry import ATTACKS
 from robustcaps.utils.sample_random import Draws
@@ -73,8 +74,8 @@ class RadiusBisection:
         """Run an attack on some samples, each with its own radius, and return on which it succeeded."""
         model, images, goal = self.model.select(rows), self.images[rows], self.goal.select(rows)
         radii = self.radii[rows, tried][:, None, None, None]
-        budget = PerSampleBudget(self.budget.eps, self.budget.norm, radii=radii)
-        adversarial = attack.run(model, images, goal, budget, self.draws.select(rows))
+        budget = PerSampleBudget(self.budget.eps, self.budget.norm, self.budget.unit, radii=radii)
+        adversarial: Any = attack.run(model, images, goal, budget, self.draws.select(rows))
         violations = find_violations(adversarial, images, budget)
         model.add_inner_violations(violations)
         succeeded = torch.tensor([violation is None for violation in violations], device=rows.device)
@@ -88,7 +89,7 @@ class RadiusBisection:
     def _keep(self, rows: Tensor, found: Tensor, tried: Tensor) -> None:
         """Keep adversarial images, with the smallest radius of the grid that contains them."""
         size = self.budget.ball.size(found - self.images[rows])[:, None]
-        is_inside = size <= add_tolerance(self.radii[rows])
+        is_inside = size <= self.budget.ball.max_size(self.radii[rows], found[0].numel() if len(found) else 0)
         self.smallest[rows] = torch.minimum(is_inside.int().argmax(1), tried)
         self.best[rows] = found
 
@@ -105,7 +106,7 @@ class WorstCase(Attack):
         self.inner_attacks = tuple(attacks)
         self.randomised = any(attack.randomised for attack in attacks)
         self.goals = tuple(goal for goal in type(self).goals if all(goal in attack.goals for attack in attacks))
-        self.norms = tuple(norm for norm in type(self).norms if all(norm in attack.norms for attack in attacks))
+        self.norms = tuple(norm for norm in NORMS if all(norm in attack.norms for attack in attacks))
         self.surrogates = tuple(dict.fromkeys(name for attack in attacks for name in attack.surrogates))
         self.passes = sum(attack.passes for attack in attacks)
 

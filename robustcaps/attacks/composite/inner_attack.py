@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from robustcaps.attacks.base import Attack
+from robustcaps.attacks.base import TRANSFORMATIONS, Attack
 from robustcaps.errors import UserError
 from robustcaps.options import validate_options
 from robustcaps.registry import ATTACKS
@@ -26,5 +26,7 @@ def build_inner_attack(inner: str | dict[str, Any], **defaults: Any) -> Attack:
     options = validate_options(factory, content, where=f"attack '{name}'")
     options |= {key: value for key, value in defaults.items() if key in options and key not in content}
     attack = factory(**options)
+    if attack.default_norm in TRANSFORMATIONS:
+        raise UserError(f"attack '{name}': moves objects instead of pixels, so it cannot be part of another attack.")
     attack.name, attack.settings = name, {"name": name, "options": options}
     return attack

@@ -15,6 +15,7 @@ from robustcaps.attacks.counting import CountedModel
 from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.gradients import reaches_goal, value_and_gradient
 from robustcaps.attacks.losses import Loss, LossName, resolve_loss
+from robustcaps.attacks.norms import NORMS
 from robustcaps.registry import ATTACKS
 from robustcaps.utils.sample_random import Draws
 
@@ -30,6 +31,8 @@ Decay = Annotated[float, Field(ge=0, description="decay factor of the accumulate
 
 class SingleStepAttack(Attack):
     """One gradient step from the clean image; one gradient serves every eps of a sweep."""
+
+    norms = ("linf", "l2", "l1")
 
     def __init__(self, *, loss: LossName | Loss = "log-odds") -> None:
         self.loss = resolve_loss(loss)
@@ -48,13 +51,15 @@ class SingleStepAttack(Attack):
     ) -> Iterator[Tensor]:
         """Yield the images after the step for each budget, all from one gradient."""
         _, gradient, _ = value_and_gradient(self.loss, model, images, goal)
+        ascents = {ball: ball.ascent(gradient) for ball in dict.fromkeys(budget.ball for budget in budgets)}
         for budget in budgets:
-            step = budget.radius(images) * budget.ball.ascent(gradient)
-            yield (images + step).clamp(0.0, 1.0)
+            yield (images + budget.radius(images) * ascents[budget.ball]).clamp_(0.0, 1.0)
 
 
 class IterativeAttack(Attack):
     """Projected gradient steps inside the ball and [0,1], with optional momentum, restarts and EOT."""
+
+    norms = tuple(NORMS)
 
     def __init__(
         self,
@@ -96,27 +101,39 @@ class IterativeAttack(Attack):
     ) -> Tensor:
         """Run the steps of one restart; samples that reached the goal leave the batch."""
         ball, radius = budget.ball, budget.radius(images)
+        step = self.step * radius
         current = random_start(images, budget, draws, restart) if self.randomised else images.clone()
-        accumulated = torch.zeros_like(images)
-        active = torch.arange(len(images), device=images.device)
+        found, accumulated = current.clone(), torch.zeros_like(images)
+        rows = torch.arange(len(images), device=images.device)
         for _ in range(self.steps):
-            subset = model.select(active), current[active], goal.select(active)
-            _, gradient, logits = value_and_gradient(self.loss, *subset, eot=self.eot)
+            _, gradient, logits = value_and_gradient(self.loss, model, current, goal, eot=self.eot)
             if self.early_stop:
-                unsuccessful = ~reaches_goal(*subset, eot=self.eot, logits=logits)
-                active, gradient = active[unsuccessful], gradient[unsuccessful]
-            if len(active) == 0:
+                reached = reaches_goal(model, current, goal, eot=self.eot, logits=logits)
+                if bool(reached.any()):
+                    found[rows[reached]] = current[reached]
+                    kept = torch.nonzero(~reached).flatten()
+                    rows, model, goal = rows[kept], model.select(kept), goal.select(kept)
+                    parts = (images, current, radius, step, accumulated, gradient)
+                    images, current, radius, step, accumulated, gradient = (part[kept] for part in parts)
+            if len(rows) == 0:
                 break
-            accumulated[active] = self._accumulate(accumulated[active], gradient)
-            moved = current[active] + self.step * radius[active] * ball.ascent(accumulated[active])
-            current[active] = project(moved, images[active], ball, radius[active])
-        return current
+            accumulated = self._accumulate(accumulated, gradient).contiguous()  # norms are summed in this order
+            uphill = accumulated * can_move(current, accumulated) if ball.is_sparse else accumulated
+            moved = current + ball.ascent(uphill).mul_(step)
+            current = project(moved, images, ball, radius)
+        found[rows] = current
+        return found
 
     def _accumulate(self, accumulated: Tensor, gradient: Tensor) -> Tensor:
         """Return decay * g + gradient / |gradient|_1 (Dong et al. 2018, eq. 6), or the gradient if decay is 0."""
         if not self.decay:
             return gradient
         return self.decay * accumulated + gradient / gradient.abs().sum((1, 2, 3), keepdim=True).clamp_min(1e-38)
+
+
+def can_move(images: Tensor, direction: Tensor) -> Tensor:
+    """Return a mask of the values that can move in a direction without leaving [0,1]."""
+    return torch.where(direction > 0, images < 1.0, images > 0.0)
 
 
 def _default_step(steps: int, *, random_start: bool) -> float:

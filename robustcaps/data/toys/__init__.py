@@ -11,6 +11,7 @@ from robustcaps.data.base import Data, Progress
 from robustcaps.data.protocol import CATEGORIES, EYES, INPUT_SIZE, SAMPLES, Eyes
 from robustcaps.data.toys.blocks import draw_blocks
 from robustcaps.data.toys.factors import sample_factors
+from robustcaps.data.toys.views import ToysRenderer
 from robustcaps.data.viewpoints import Views, prepare_rows, rows_of
 from robustcaps.registry import DATASETS
 
@@ -42,4 +43,5 @@ def toys(
         split=split,
         size=INPUT_SIZE,
         factors=sample_factors(split, samples),
+        renderer=ToysRenderer(EYES[eyes], crop),
     )

@@ -63,14 +63,30 @@ class Scenes:
 
 
 def scenes_of(factors: pd.DataFrame, eye: Eye) -> Scenes:
-    """Return the scenes of a table of factors, seen by one of the two eyes."""
+    """Return the scenes of a table of factors, seen by one of the two eyes.
+
+    `light_right` and `light_height`, where the table has them, move the key light by so many degrees.
+    """
     category = factors["category"].map({name: number for number, name in enumerate(CATEGORIES)}).to_numpy()
     figure = category * INSTANCES_PER_CATEGORY + factors["instance"].to_numpy()
     azimuth = factors["azimuth"].to_numpy(dtype=float)
     position, axes = _camera(figure, factors["elevation"].to_numpy(dtype=float), azimuth, eye)
     albedo = _DARKEST + _LIGHTER * (factors["instance"].to_numpy() * 7 % INSTANCES_PER_CATEGORY)
     right, height, key, ambient = _LIGHTS[factors["lighting"].to_numpy()].T
+    if "light_right" in factors:
+        right, height = right + factors["light_right"].to_numpy(), height + factors["light_height"].to_numpy()
     return Scenes(figure, position, axes, _towards(azimuth + right, height), key, ambient, albedo)
+
+
+def light_heights(factors: pd.DataFrame) -> Array:
+    """Return how many degrees above the floor each sample's key light stands."""
+    heights: Array = _LIGHTS[factors["lighting"].to_numpy(), 1]
+    return heights
+
+
+def light_height_range() -> tuple[float, float]:
+    """Return the lowest and the highest key light, in degrees above the floor."""
+    return float(_LIGHTS[:, 1].min()), float(_LIGHTS[:, 1].max())
 
 
 def _camera(figure: NDArray[np.int64], elevation: Array, azimuth: Array, eye: Eye) -> tuple[Array, Array]:

@@ -31,8 +31,8 @@ from robustcaps.attacks.adapters import foolbox_attacks, torchattacks_attacks  #
 
 LIBRARIES = {"torchattacks": torchattacks_attacks, "foolbox": foolbox_attacks}
 ALL = {f"{prefix}.{name}": spec for prefix, module in LIBRARIES.items() for name, spec in module.ATTACK_SPECS.items()}
-EPS = {"linf": 0.4, "l2": 4.0}
-ANYWHERE = {"linf": 1.0, "l2": 8.0}
+EPS = {"linf": 0.4, "l2": 4.0, "l1": 16.0}
+ANYWHERE = {"linf": 1.0, "l2": 8.0, "l1": 64.0, "l0": 64}
 TARGET = 4
 
 FEW = {
@@ -71,6 +71,8 @@ OWN = {
 MAY_FAIL = {
     "foolbox.virtual_adversarial",
     "foolbox.genattack",
+    "foolbox.l1_adam_pgd",
+    "foolbox.sparse_l1_descent",
     "torchattacks.jsma",
     "torchattacks.onepixel",
     "torchattacks.spsa",
@@ -127,13 +129,17 @@ def load(name, norm, goal="untargeted", eps=None):
     fields = options_schema(ATTACKS.entry(name).factory).model_fields
     options = {option: value for option, value in FEW.items() if option in fields} | OWN.get(name, {})
     goal_options = {"goal": goal, "target": TARGET if goal == "targeted" else None}
-    radius = (ANYWHERE if ALL[name].minimises else EPS)[norm]
+    radius = (ANYWHERE if ALL[name].minimises else EPS)[norm or own_norm(name)]
     return rc.load_attack(name, eps=radius if eps is None else eps, norm=norm, **goal_options, **options)
 
 
 def goal_of(attack, data):
     targets = torch.full_like(data.labels, TARGET)
     return rc.Targeted(targets) if attack.goal_spec.goal == "targeted" else rc.Untargeted(data.labels)
+
+
+def own_norm(name):
+    return ALL[name].norms[0] if ALL[name].norms[0] in ("l1", "l0") else ALL[name].norms[-1]
 
 
 def is_dear(name):
@@ -143,7 +149,7 @@ def is_dear(name):
 def cases():
     for name, spec in ALL.items():
         shared = spec.minimises and name not in ("torchattacks.fab", "foolbox.hop_skip_jump")
-        for norm in spec.norms[-1:] if shared else spec.norms:
+        for norm in [own_norm(name)] if shared else spec.norms:
             for goal in spec.goals[:1] if is_dear(name) else spec.goals:
                 yield name, norm, "targeted" if goal is rc.Targeted else "untargeted"
 
@@ -170,7 +176,7 @@ def test_attacks_propose_valid_images_and_leave_the_rest_alone(prototypes, name,
 @pytest.mark.filterwarnings("ignore")
 def test_a_seed_gives_the_same_images_again_and_another_seed_others_if_randomised(prototypes, name):
     model, data = prototypes
-    attack = load(name, ALL[name].norms[-1], "targeted" if rc.Untargeted not in ALL[name].goals else "untargeted")
+    attack = load(name, own_norm(name), "targeted" if rc.Untargeted not in ALL[name].goals else "untargeted")
     goal, images, indices = goal_of(attack, data).select(torch.arange(2)), data.images[:2], torch.arange(2)
     first, again, *other = (
         next(attack.sweep(model, images, goal, attack.budgets, Draws(seed, indices))).images
@@ -184,7 +190,8 @@ def test_a_seed_gives_the_same_images_again_and_another_seed_others_if_randomise
 def test_every_exported_attack_is_adapted_or_left_out_with_a_reason():
     classes = [spec.attack_class for spec in torchattacks_attacks.ATTACK_SPECS.values()]
     assert len(set(classes)) == len(classes)
-    left_out = {name for name in torchattacks.__all__ if getattr(torchattacks, name) not in classes}
+    bases = {base for each in classes for base in each.__mro__}
+    left_out = {name for name in torchattacks.__all__ if getattr(torchattacks, name) not in bases}
     assert {name.lower() for name in left_out} == torchattacks_attacks.EXCLUDED.keys()
     exported = {kind for kind in vars(foolbox.attacks).values() if inspect.isclass(kind)} - {foolbox.attacks.Attack}
     classes = [spec.attack_class for spec in foolbox_attacks.ATTACK_SPECS.values()]
@@ -267,6 +274,27 @@ def test_a_minimal_attack_searches_once_for_all_budgets(prototypes):
     for name in ("torchattacks.deepfool", "foolbox.l2_deepfool"):
         one, many = (rc.evaluate(model, data, load(name, "l2", eps=eps)) for eps in ([1.0], [1.0, 2.0, 3.0]))
         assert one["backwards"].sum() == many["backwards"].sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        *((f"foolbox.{name}", "l1") for name in ("l1_pgd", "sparse_l1_descent", "l1_fmn", "ead")),
+        *(("foolbox.l0_fmn", "l0"), ("torchattacks.eadl1", "l1"), ("torchattacks.sparsefool", "l0")),
+    ],
+)
+def test_sparse_attacks_are_measured_in_their_own_norm(prototypes, name, norm):
+    model, data = prototypes
+    attack = load(name, None, eps=[4.0, 64.0])
+    assert {budget.norm for budget in attack.budgets} == {norm} and attack.minimises_norm == ALL[name].minimises
+    rows = rc.evaluate(model, data, attack)
+    sizes = rows["size"]
+    assert rows["valid"].all() and (sizes <= rows["eps"] * (1 + 1e-6) + 1e-4).all() and sizes.max() > 0
+    assert set(rows["norm"]) == {norm} and set(rows["unit"]) == {"count" if norm == "l0" else "pixel"}
+    if norm == "l0":
+        assert (sizes == sizes.round()).all() and rows["fooled"].any()
+    if ALL[name].minimises:
+        assert not load(name, "l2").minimises_norm
 
 
 def test_samples_without_a_start_do_not_stop_the_others():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import linprog, minimize
+from scipy.optimize import linprog
 from torch import nn
 
 import robustcaps as rc
@@ -77,10 +77,11 @@ def test_steps_to_hyperplanes_are_the_smallest_in_the_box(norm, seed):
         best = linprog([0] * 6 + [1], a, b, [[*w, 0]], [-offset], bounds=bounds).fun
         assert np.abs(r).max() == pytest.approx(best, abs=1e-6)
     else:
-        plane = {"type": "eq", "fun": lambda z: offset + w @ z}
-        bounds = list(zip(-x, 1 - x, strict=True))
-        best = minimize(lambda z: z @ z, r * 0, bounds=bounds, constraints=plane, method="SLSQP", tol=1e-12)
-        assert r @ r <= best.fun + 1e-6
+        free = (r > 1e-9 - x) & (r < 1 - x - 1e-9)
+        multiplier = r[free] @ w[free] / (w[free] @ w[free]) if free.any() else -np.sign(offset) * np.inf
+        assert r == pytest.approx(
+            np.clip(multiplier * w, -x, 1 - x), abs=1e-6
+        )  # Karush-Kuhn-Tucker: it is the smallest
 
 
 def test_targets_are_the_likeliest_wrong_classes():
@@ -153,3 +154,16 @@ def test_it_is_as_strong_as_the_parts_of_torchattacks(name, norm):
     ]
     theirs = rc.evaluate(model, data, rc.load_attack("worst-case", attacks=parts, eps=eps, norm=norm))
     assert (~ours["fooled"]).sum() <= (~theirs["fooled"]).sum() + 1
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_fab_of_torchattacks_tries_every_target_although_the_first_succeeds(norm):
+    pytest.importorskip("torchattacks")
+    model, images = Linear(), samples()
+    labels = model(images).argmax(1)
+    expected = distances(model, images, norm).numpy()
+    attack = rc.load_attack("torchattacks.fab", eps=10.0, norm=norm, steps=30, multi_targeted=True)
+    rows = rc.evaluate(model, (images, labels), attack)
+    inside = expected < 0.3
+    assert rows["fooled"][inside].all()
+    np.testing.assert_allclose(rows[norm][inside], expected[inside], rtol=0.06)
