@@ -1,18 +1,18 @@
 """Models with known labels for calibration: honest ones, and ones that mask their gradients; each label has a proof.
 
-All models classify where in a 28x28 image the bright blob is. A masked label is proven by an attack that knows how the
-model masks its gradients and does far better than standard PGD; an honest one by far more effort gaining nothing.
+Most classify where in a 28x28 image the bright blob is, some the toys. A masked label is proven by an attack that knows
+how the model masks its gradients and does far better than plain PGD; an honest one by far more effort gaining nothing.
+The attacks of the proofs are written apart from the package.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.calibration.defences import (
     AveragingEnsemble,
@@ -35,9 +35,9 @@ from benchmarks.calibration.defences import (
     thermometer,
     with_backward,
 )
+from benchmarks.calibration.labels import LabelledModel
 from benchmarks.calibration.networks import (
     EPS,
-    margin_pgd,
     mlp,
     noise_trained_cnn,
     other_cnn,
@@ -45,75 +45,18 @@ from benchmarks.calibration.networks import (
     small_cnn,
     train,
 )
-from robustcaps.attacks import load_attack
-from robustcaps.attacks.budgets import Budget
-from robustcaps.attacks.counting import CountedModel, Counts
-from robustcaps.attacks.goals import Untargeted
-from robustcaps.data.base import Data
-from robustcaps.utils.sample_random import Draws
-
-
-def baseline_pgd(model: nn.Module, data: Data, steps: int = 20) -> Tensor:
-    """Return adversarial examples by standard PGD on the cross-entropy."""
-    images = data.images
-    current = (images + EPS * (2.0 * Draws(1, torch.arange(len(data))).uniform((1, 28, 28)) - 1.0)).clamp(0, 1)
-    for _ in range(steps):
-        current = current.detach().requires_grad_()
-        try:
-            loss = F.cross_entropy(model(current), data.labels, reduction="sum")
-            (gradient,) = torch.autograd.grad(loss, current)
-        except RuntimeError:  # the model has no gradient
-            return current.detach()
-        moved = current.detach() + 2.5 * EPS / steps * gradient.nan_to_num().sign()
-        current = torch.minimum(torch.maximum(moved, images - EPS), images + EPS).clamp(0, 1)
-    return current.detach()
-
-
-def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Return the accuracy, averaged over ten passes."""
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(0)
-        return float(torch.stack([(model(images).argmax(1) == labels).float().mean() for _ in range(10)]).mean())
-
-
-ProofAttack = Callable[[nn.Module, Data], Tensor]
-"""(model, data) -> adversarial images."""
+from benchmarks.calibration.proofs import ProofAttack, averaged_effort, far_more_effort, gradient_of, window_search
+from benchmarks.calibration.subtle_models import SUBTLE_MODELS
 
 
 def transfer_from(surrogate: Callable[[], nn.Module]) -> ProofAttack:
     """Return an attack with adversarial examples of an unmasked surrogate."""
-    return lambda _, data: margin_pgd(surrogate(), data.images, data.labels, EPS, steps=20)
-
-
-def pgd_with_more_effort(model: nn.Module, data: Data) -> Tensor:
-    """Run PGD on the margin, which does not saturate, with many steps and restarts."""
-    return margin_pgd(model, data.images, data.labels, EPS, steps=80, restarts=3)
-
-
-def pgd_with_eot(model: nn.Module, data: Data) -> Tensor:
-    """Run PGD on the margin with gradients averaged over 30 passes."""
-    return margin_pgd(model, data.images, data.labels, EPS, steps=20, eot=30)
-
-
-def random_search(model: nn.Module, data: Data) -> Tensor:
-    """Run the Square attack with many queries."""
-    square = load_attack("square", queries=2000, eps=EPS)
-    counted = CountedModel(model, Counts.zeros(len(data)))
-    return square.run(counted, data.images, Untargeted(data.labels), Budget(EPS), Draws(0, torch.arange(len(data))))
-
-
-@dataclass(frozen=True)
-class LabelledModel:
-    """A model, whether it masks its gradients, and the attack that proves the label."""
-
-    masked: bool
-    build: Callable[[], nn.Module]
-    proof: ProofAttack
+    return gradient_of(surrogate, steps=40, restarts=1)
 
 
 def honest(build: Callable[[], nn.Module]) -> LabelledModel:
-    """Return a model whose gradients are sound, proven by more effort gaining next to nothing."""
-    return LabelledModel(masked=False, build=build, proof=pgd_with_more_effort)
+    """Return a model whose gradients are sound, proven by far more effort gaining next to nothing."""
+    return LabelledModel(masked=False, build=build, proof=far_more_effort)
 
 
 def masked(build: Callable[[], nn.Module], proof: ProofAttack = transfer_from(plain_cnn)) -> LabelledModel:  # noqa: B008
@@ -121,7 +64,7 @@ def masked(build: Callable[[], nn.Module], proof: ProofAttack = transfer_from(pl
     return LabelledModel(masked=True, build=build, proof=proof)
 
 
-COLLECTION: dict[str, LabelledModel] = {
+CLEAR_MODELS: dict[str, LabelledModel] = {
     "linear": honest(lambda: train(lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 5)))),
     "mlp": honest(lambda: train(mlp)),
     "cnn": honest(plain_cnn),
@@ -144,7 +87,7 @@ COLLECTION: dict[str, LabelledModel] = {
     "saturated softmax": masked(lambda: OutputTransform(plain_cnn(), lambda z: (1000 * z).softmax(1))),
     "huge logits": masked(lambda: OutputTransform(plain_cnn(), lambda z: 1e4 * z)),
     "underflow": masked(lambda: OutputTransform(plain_cnn(), sharp_sigmoids)),
-    "distilled": masked(lambda: train(small_cnn, temperature=100.0, epochs=10), pgd_with_more_effort),
+    "distilled": masked(lambda: train(small_cnn, temperature=100.0, epochs=10), far_more_effort),
     "labels only": masked(lambda: OutputTransform(plain_cnn(), lambda z: F.one_hot(z.argmax(1), 5).float())),
     "quantised": masked(lambda: InputTransform(rounded(8), plain_cnn())),
     "thermometer": masked(lambda: InputTransform(thermometer, plain_cnn())),
@@ -155,7 +98,7 @@ COLLECTION: dict[str, LabelledModel] = {
     "not a number": masked(lambda: InputTransform(root_of_zero, plain_cnn())),
     "shattered": masked(lambda: InputTransform(shattered, plain_cnn())),
     "ragged": masked(lambda: InputTransform(ragged, plain_cnn())),
-    "k winners": masked(k_winners_cnn, random_search),
+    "k winners": masked(k_winners_cnn, window_search),
     "wrong straight-through": masked(lambda: InputTransform(with_backward(rounded(16), lambda g: -g), plain_cnn())),
     "shifted gradient": masked(
         lambda: InputTransform(with_backward(lambda x: x.clone(), lambda g: g.roll(9, 3)), plain_cnn())
@@ -165,11 +108,14 @@ COLLECTION: dict[str, LabelledModel] = {
     "blended": masked(lambda: BlendedOutputs(plain_cnn(), train(mlp, noise=0.5, seed=3))),
     "hidden signs": masked(lambda: sign_cnn(straight=False), transfer_from(lambda: sign_cnn(straight=True))),
     "random pixels": masked(
-        lambda: InputTransform(lambda x: x * (torch.rand_like(x) < 0.5) * 2, noise_trained_cnn()), pgd_with_eot
+        lambda: InputTransform(lambda x: x * (torch.rand_like(x) < 0.5) * 2, noise_trained_cnn()), averaged_effort
     ),
-    "random blocks": masked(lambda: InputTransform(random_blocks, noise_trained_cnn()), pgd_with_eot),
+    "random blocks": masked(lambda: InputTransform(random_blocks, noise_trained_cnn()), averaged_effort),
     "spread loss": masked(lambda: OutputTransform(plain_cnn(), spread_outputs)),
 }
+
+"""Models whose masking is complete, or that show no sign of it."""
+COLLECTION = {**CLEAR_MODELS, **SUBTLE_MODELS}
 
 
 @functools.cache

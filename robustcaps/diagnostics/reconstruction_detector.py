@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robustcaps.attacks.base import Attack
-from robustcaps.attacks.evaluation import evaluate
+from robustcaps.attacks.evaluation import AttackedBatch, evaluate
 from robustcaps.data.base import Data, Progress
 from robustcaps.errors import UserError
 from robustcaps.models.reconstruction import reconstruct
@@ -79,8 +79,8 @@ def detect(
         flagged.
     """
 
-    def detector_columns(images: Tensor) -> dict[str, Any]:
-        errors = detector.errors(images)
+    def detector_columns(batch: AttackedBatch) -> dict[str, Any]:
+        errors = detector.errors(batch.adversarial)
         return {"error": errors.numpy(), "flagged": detector.too_large(errors).numpy()}
 
     rows = evaluate(

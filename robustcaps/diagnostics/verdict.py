@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import pandas as pd
 from torch import Tensor, nn
@@ -18,14 +18,13 @@ from robustcaps.diagnostics.checks.baseline_attack import run_baseline
 from robustcaps.diagnostics.checks.context import AttackOutcome, BaselineLoss, BaselineSettings, DiagnosisContext
 from robustcaps.diagnostics.checks.evaluation_checks import find_model_problem
 from robustcaps.diagnostics.checks.shielded_model import ModelFailed
+from robustcaps.diagnostics.conclusion import Status, decide, summarise
 from robustcaps.errors import UserError, did_you_mean
 from robustcaps.models.inference import device_of, eval_mode
 from robustcaps.options import validate_options
 from robustcaps.registry import DIAGNOSTICS
 from robustcaps.utils.seeds import derive_seed, seeded
-from robustcaps.utils.statistics import wilson
 
-Status = Literal["trusted", "suspicious", "masked"]
 COLUMNS = ("check", "kind", "flagged", "proof", "value", "threshold", "words", "meaning", "source", "remedy")
 UNUSABLE_MODEL = (
     "The model cannot be diagnosed: it must map images (n, channels, height, width) in [0,1] to outputs (n, classes)."
@@ -51,6 +50,9 @@ class Verdict:
     """Robust accuracy under the baseline attack; NaN if the model cannot be diagnosed."""
     corrected: float
     """Robust accuracy under the per-sample worst case over all attacks."""
+    confidence: float = float("nan")
+    """Probability of the status: that the share of samples which only attacks without the model's own gradients fool
+    exceeds its limit ('masked', 'suspicious') or stays below 5 % ('trusted'); NaN without the check 'gap'."""
 
     @property
     def masked(self) -> bool:
@@ -156,7 +158,7 @@ def _inconclusive_verdict(context: DiagnosisContext, problem: str) -> Verdict:
     finding = Finding(True, 1.0, 0.0, problem, check="validity", meaning=UNUSABLE_MODEL)  # noqa: FBT003
     no_attacks = pd.DataFrame({"attack": [], "tried": [], "fooled": []})
     summary = f"Suspicious: {problem.rstrip('?')}."
-    return Verdict("suspicious", _table([finding]), no_attacks, summary, len(context.data), *[float("nan")] * 3)
+    return Verdict("suspicious", _table([finding]), no_attacks, summary, len(context.data), *[float("nan")] * 4)
 
 
 def _conclude(context: DiagnosisContext, findings: Sequence[Finding]) -> Verdict:
@@ -168,37 +170,9 @@ def _conclude(context: DiagnosisContext, findings: Sequence[Finding]) -> Verdict
     )
     masks = baseline_fooled, fooled_by_any_attack(context)
     naive, corrected = ((context.n - int(mask.sum())) / n for mask in masks)
-    status = _status(findings)
-    summary = _summary(status, findings, naive, corrected, n)
-    return Verdict(status, _table(findings), attacks, summary, n, context.n / n, naive, corrected)
-
-
-def _status(findings: Sequence[Finding]) -> Status:
-    if _evidence(findings):
-        return "masked"
-    return "suspicious" if any(finding.flagged for finding in findings) else "trusted"
-
-
-def _evidence(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that prove masking: proofs, or else flagged causes together with flagged effects."""
-    proofs = [finding for finding in findings if finding.proof]
-    flagged = [finding for finding in findings if finding.flagged and finding.kind != "other"]
-    is_complete = {finding.kind for finding in flagged} == {"cause", "effect"}
-    return proofs or (flagged if is_complete else [])
-
-
-def _summary(status: Status, findings: Sequence[Finding], naive: float, corrected: float, n: int) -> str:
-    """Return the status, both robust accuracies, and the findings behind the status."""
-    low, high = wilson(round(corrected * n), n)
-    accuracies = (
-        f"robust accuracy {100 * naive:.0f} % under baseline PGD, {100 * corrected:.0f} % under all attacks "
-        f"(95 % CI {100 * low:.0f} to {100 * high:.0f} %, n = {n})"
-    )
-    if status == "trusted":
-        return f"Trusted: {accuracies}. None of {len(findings)} checks found signs of gradient masking."
-    decisive = _evidence(findings) or [finding for finding in findings if finding.flagged]
-    reasons = "; ".join(f"{finding.check} ({finding.words})" for finding in decisive)
-    return f"{status.capitalize()}: {accuracies}. {'Evidence' if status == 'masked' else 'Signs'}: {reasons}."
+    status, confidence = decide(context, findings)
+    summary = summarise(status, findings, naive, corrected, n, confidence)
+    return Verdict(status, _table(findings), attacks, summary, n, context.n / n, naive, corrected, confidence)
 
 
 def _table(findings: Sequence[Finding]) -> pd.DataFrame:
@@ -223,4 +197,5 @@ def measure_verdict(
     verdict = diagnose(model, data, eps, **attack, checks=checks, seed=seed, progress=progress)
     shares = {"clean": verdict.clean, "naive": verdict.naive, "corrected": verdict.corrected}
     setting = {"norm": norm, "eps": eps, "loss": loss, "seed": seed}
-    return verdict.checks.assign(**setting, status=verdict.status, n=verdict.n, **shares, summary=verdict.summary)
+    conclusion = {"status": verdict.status, "confidence": verdict.confidence, "n": verdict.n, **shares}
+    return verdict.checks.assign(**setting, **conclusion, summary=verdict.summary)

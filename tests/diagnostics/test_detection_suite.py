@@ -87,7 +87,7 @@ def test_a_suite_tells_what_gets_past_classifier_and_detector(cli, painter, tmp_
     result = cli("run", suite, "--plugin", painter, "--out", "o")
     assert result.returncode == 0, result.stdout + result.stderr
     assert {path.name for path in out.iterdir()} == {
-        *("cells", "figures", "report.html", "run.json", "detection.csv", "detection.md")
+        *("cells", "figures", "report.html", "run.json", "detection.csv", "detection.md", "detection.tex")
     }
     assert {path.name for path in (out / "figures").iterdir()} == {"detection.png", "detection.svg"}
 

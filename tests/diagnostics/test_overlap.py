@@ -162,7 +162,7 @@ def test_a_suite_trains_on_two_digits_and_leaves_a_table_a_figure_and_a_page(cli
     result = cli("run", suite, "--data-dir", tmp_path, "--out", "o")
     assert result.returncode == 0, result.stdout + result.stderr
     assert {path.name for path in out.iterdir()} == {
-        *("cells", "figures", "report.html", "run.json", "training", "overlap.csv", "overlap.md")
+        *("cells", "figures", "report.html", "run.json", "training", "overlap.csv", "overlap.md", "overlap.tex")
     }
     assert {path.name for path in (out / "figures").iterdir()} == {"overlap.png", "overlap.svg"}
     table = pd.read_csv(out / "overlap.csv")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from robustcaps.diagnostics.checks import attack_checks, evaluation_checks, gradient_checks
+from robustcaps.diagnostics.checks import attack_checks, evaluation_checks, gap, gradient_checks
 
-__all__ = ["attack_checks", "evaluation_checks", "gradient_checks"]
+__all__ = ["attack_checks", "evaluation_checks", "gap", "gradient_checks"]

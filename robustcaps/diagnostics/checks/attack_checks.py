@@ -14,6 +14,7 @@ from torch import Tensor
 from robustcaps.attacks.budgets import Budget
 from robustcaps.attacks.guard import find_violations
 from robustcaps.diagnostics.checks import challengers
+from robustcaps.diagnostics.checks.adaptive_attacks import has_misleading_gradients, select_adaptive_attacks
 from robustcaps.diagnostics.checks.base import Finding, diagnostic
 from robustcaps.diagnostics.checks.baseline_attack import (
     baseline_gradient,
@@ -22,33 +23,19 @@ from robustcaps.diagnostics.checks.baseline_attack import (
     run_pgd,
 )
 from robustcaps.diagnostics.checks.context import AttackOutcome, DiagnosisContext
-from robustcaps.diagnostics.checks.gradient_measures import (
-    MIN_COSINE,
-    clean_margin_gradient,
-    finite_difference_agreement,
-    gradient_smoothness,
-    is_degenerate,
-)
-from robustcaps.diagnostics.checks.inner_logits import attack_inner_logits, find_inner_logits
-from robustcaps.models.base import CapsuleClassifier
-from robustcaps.utils.statistics import wilson
+from robustcaps.diagnostics.checks.convergence import LongerRuns, run_longer
+from robustcaps.diagnostics.checks.gradient_free import attack_with_descent, attack_with_square
+from robustcaps.diagnostics.checks.gradient_measures import MIN_COSINE, gradient_smoothness, is_degenerate
+from robustcaps.diagnostics.checks.limits import PROOF_SHARE, SIGN_SHARE, lower_bound
+from robustcaps.diagnostics.checks.surrogate_model import attack_via_surrogate
+from robustcaps.diagnostics.checks.wrong_gradients import has_wrong_gradients
 
-SIGN_SHARE = 0.02
-"""Two runs of one attack on a sound model differ by 1 or 2 % of the samples: a larger share is a sign of masking."""
-PROOF_SHARE = 0.05
-"""The largest share of samples on which standard PGD fails but far stronger ensembles succeed, for sound adversarially
-trained models (Croce and Hein 2020, table 2: mostly 1 to 4 points): a larger share proves that gradients mislead."""
 CONVERGENCE_STEPS = 10
 """Number of last steps over which the growth of the loss is reported."""
 
 ToleratedShare = Annotated[
     float, Field(ge=0, lt=1, description="tolerated share of samples that the attack fails on but should not")
 ]
-
-
-def lower_bound(count: int, n: int) -> float:
-    """Return the lower end of the 95 % Wilson interval of count/n."""
-    return float(wilson(count, n)[0])
 
 
 def run_challenger(context: DiagnosisContext, name: str, attack: challengers.Challenger, rows: Tensor) -> Tensor:
@@ -65,13 +52,31 @@ def run_challenger(context: DiagnosisContext, name: str, attack: challengers.Cha
 
 
 def gradient_survivors(context: DiagnosisContext) -> Tensor:
-    """Return the rows that withstand the baseline attack with its own loss and with unsaturated losses.
+    """Return the rows that withstand the model's own gradients: the baseline, unsaturated losses, and more steps.
 
-    On the others it is the loss that failed, not the gradient.
+    On the others it is the loss or the effort that failed, not the gradient. Where gradients are shown to be wrong,
+    more steps along them are no excuse: they may fool samples by chance.
     """
+    rows = loss_survivors(context)
+    context.cached(longer_runs)
+    if context.cached(has_wrong_gradients):
+        return rows
+    return rows[~context.outcomes["more steps"].fooled[rows]]
+
+
+def loss_survivors(context: DiagnosisContext) -> Tensor:
+    """Return the rows that withstand the baseline attack with its own loss and with unsaturated losses."""
     rows = context.cached(baseline_survivors)
     fooled = run_challenger(context, "unsaturated losses", challengers.attack_with_unsaturated_losses, rows)
     return rows[~fooled[rows]]
+
+
+def longer_runs(context: DiagnosisContext) -> LongerRuns:
+    """Run the model's own gradients with more steps on what withstands fewer."""
+    rows = loss_survivors(context)
+    runs = run_longer(context, rows)
+    run_challenger(context, "more steps", lambda _, __: runs.images, rows)
+    return runs
 
 
 def compare_with_gradient_attacks(
@@ -138,13 +143,13 @@ def one_step_beats_iterative(context: DiagnosisContext, *, share: ToleratedShare
     remedy="Report the black-box robust accuracy, and find out what breaks the gradient.",
 )
 def black_box_beats_white_box(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHARE) -> Finding:
-    """Black-box attacks (Square, transfer from a surrogate) fool samples that withstand gradient attacks.
+    """Black-box attacks (Square, NES, transfer from a surrogate) fool samples that withstand gradient attacks.
 
-    Measures their share (Athalye et al. 2018), with the Square attack (Andriushchenko et al. 2020) and with a surrogate
-    trained on the model's predictions (Papernot et al. 2017). Flagged if its lower bound exceeds `share`, a proof above
-    0.05.
+    Measures their share (Athalye et al. 2018), with the Square attack (Andriushchenko et al. 2020), with descent along
+    finite differences in a growing subspace (Ilyas et al. 2018), and with a surrogate trained on the model's
+    predictions (Papernot et al. 2017). Flagged if its lower bound exceeds `share`, a proof above 0.05.
     """
-    return compare_with_gradient_attacks(context, challengers.BLACK_BOX, share)
+    return compare_with_gradient_attacks(context, select_black_box_attacks(context), share)
 
 
 @diagnostic(
@@ -164,29 +169,29 @@ def noise_beats_gradient(context: DiagnosisContext, *, share: ToleratedShare = S
 
 @diagnostic(
     "steps-converged",
+    kind="attack",
     source="Carlini et al. 2019; Pintor et al. 2022",
     remedy="Increase the number of steps and restarts until the robust accuracy no longer changes.",
 )
 def steps_converged(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHARE) -> Finding:
-    """The baseline attack has not converged: more steps fool more samples.
+    """The model's own gradients have not converged: the last doubling of steps still fools more samples.
 
-    Measures the share of samples that fall only to twice the steps with two restarts (Carlini et al. 2019; incomplete
-    optimisation in Pintor et al. 2022). Flagged if its lower bound exceeds `share`; never a proof.
+    Steps are doubled, with two restarts, until a doubling fools at most 1 % of the samples (Carlini et al. 2019;
+    incomplete optimisation in Pintor et al. 2022). Flagged if the lower bound of the share that the fourth doubling
+    still fools exceeds `share`; never a proof. What more steps find counts as the model's own gradients' success.
     """
-    rows = context.cached(baseline_survivors)
-    count = int(run_challenger(context, "more steps", challengers.attack_with_more_steps, rows).sum())
-    losses = context.cached(run_baseline).losses[:, rows].mean(1) if len(rows) else torch.zeros(1)
-    before, end = float(losses[max(0, len(losses) - CONVERGENCE_STEPS - 1)]), float(losses[-1])
-    growth = (end - before) / max(abs(end), 1e-12)
-    words = (
-        f"{count} of {context.n} samples fall only to twice the steps; "
-        f"the loss changed by {100 * growth:+.0f} % in the last {CONVERGENCE_STEPS} steps"
-    )
-    return Finding(lower_bound(count, context.n) > share, count / context.n, share, words)
+    runs = context.cached(longer_runs)
+    gained, last = sum(runs.gained), 0 if runs.converged or not runs.gained else runs.gained[-1]
+    state = "converged" if runs.converged else "not converged"
+    words = f"{gained} of {context.n} samples fall only to more than {context.baseline.steps} steps or to restarts"
+    if runs.steps:
+        words += f"; {state} at {runs.steps[-1]} steps"
+    return Finding(lower_bound(last, context.n) > share, last / context.n, share, words)
 
 
 @diagnostic(
     "silent-success",
+    kind="attack",
     source="Carlini et al. 2019; Pintor et al. 2022",
     remedy="Return the iterate that fooled the model, not the last one.",
 )
@@ -204,6 +209,7 @@ def silent_success(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SH
 
 @diagnostic(
     "eps-monotone",
+    kind="attack",
     source="Carlini et al. 2019",
     remedy="Adjust the step size and use restarts: every adversarial example at eps is also one at 2 eps.",
 )
@@ -223,6 +229,7 @@ def eps_monotone(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHAR
 
 @diagnostic(
     "unbounded",
+    kind="attack",
     source="Athalye, Carlini, Wagner 2018; Pintor et al. 2022",
     remedy="Fix the attack: without a bound it must always succeed, so its failure is no robustness.",
 )
@@ -251,7 +258,7 @@ def unbounded(
     remedy="Report the corrected robust accuracy: the naive one overestimates the model's robustness.",
 )
 def adaptive(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHARE) -> Finding:
-    """Adaptive attacks (votes, inner logits, EOT, straight-through, smoothing) fool samples that withstand PGD.
+    """Adaptive attacks (rebuilt gradients, votes, inner logits, EOT, smoothing) fool samples that withstand PGD.
 
     Measures their share over the attacks that fit the model and its gradients (Athalye et al. 2018; Tramer et al. 2020;
     Gu et al. 2021 for votes). Flagged if its lower bound exceeds `share`, a proof above 0.05.
@@ -262,23 +269,13 @@ def adaptive(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHARE) -
     return compare_with_gradient_attacks(context, attacks, share)
 
 
-def select_adaptive_attacks(context: DiagnosisContext) -> dict[str, challengers.Challenger]:
-    """Return the adaptive attacks that the type of the model and its gradients call for."""
-    gradient = context.cached(clean_margin_gradient)
+def select_black_box_attacks(context: DiagnosisContext) -> dict[str, challengers.Challenger]:
+    """Return Square and a transfer attack, and NES where gradients are in doubt or Square fooled a sample."""
+    attacks: dict[str, challengers.Challenger] = {"square": attack_with_square, "surrogate": attack_via_surrogate}
+    square = run_challenger(context, "square", attack_with_square, context.cached(gradient_survivors))
     is_rough = context.cached(gradient_smoothness) < MIN_COSINE
-    is_blocked = bool(is_degenerate(gradient).any())
-    is_inconsistent = context.cached(finite_difference_agreement) < MIN_COSINE
-    attacks: dict[str, challengers.Challenger] = {}
-    if isinstance(context.model, CapsuleClassifier):
-        attacks["votes"] = challengers.attack_votes
-    if context.cached(find_inner_logits):
-        attacks["inner logits"] = attack_inner_logits
-    if context.is_randomised:
-        attacks["expectation over transformation"] = challengers.attack_with_eot
-    if (is_rough or is_blocked or is_inconsistent) and challengers.find_custom_modules(context.model):
-        attacks["straight-through"] = challengers.attack_straight_through
-    if is_rough and not bool(is_degenerate(gradient).all()):
-        attacks["smoothed gradients"] = challengers.attack_with_smoothed_gradients
+    if is_rough or has_misleading_gradients(context) or bool(square.any()):
+        attacks["nes"] = attack_with_descent
     return attacks
 
 

@@ -14,8 +14,9 @@ from robustcaps.registry import DIAGNOSTICS
 if TYPE_CHECKING:
     from robustcaps.diagnostics.checks.context import DiagnosisContext
 
-Kind = Literal["cause", "effect", "other"]
-"""A cause is a property of the gradients that can mislead attacks; an effect is an attack that was misled."""
+Kind = Literal["cause", "effect", "attack", "other"]
+"""A cause is a property of the gradients that can mislead attacks; an effect is an attack that was misled; 'attack' is
+a weakness of the baseline attack alone, which stronger attacks make up for."""
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,12 @@ from robustcaps.attacks.goals import Untargeted
 from robustcaps.attacks.gradients import value_and_gradient
 from robustcaps.attacks.losses import LOSSES, Loss, cross_entropy_loss, margin_loss
 from robustcaps.attacks.norms import NormName
+from robustcaps.attacks.spatial.budgets import images_of
 from robustcaps.data.base import Data
 from robustcaps.diagnostics.checks.shielded_model import ShieldedModel
 from robustcaps.models.inference import device_of, predict
 from robustcaps.utils.sample_random import Draws
+from robustcaps.utils.seeds import derive_seed
 
 T = TypeVar("T")
 BATCH_SIZE = 128
@@ -153,9 +155,14 @@ class DiagnosisContext:
         """All rows: 0..n-1."""
         return torch.arange(self.n, device=self.device)
 
-    def draws(self, rows: Tensor) -> Draws:
-        """Return the per-sample random numbers of some rows."""
-        return Draws(self.seed, self.correct[rows])
+    def draws(self, rows: Tensor, *, repetition: int = 0) -> Draws:
+        """Return the per-sample random numbers of some rows; every repetition of an attack has others."""
+        seed = derive_seed(self.seed, repetition) if repetition else self.seed
+        return Draws(seed, self.correct[rows])
+
+    def count(self, model: nn.Module) -> CountedModel:
+        """Return another model in the form that attacks take, for the correctly classified samples."""
+        return CountedModel(model, Counts.zeros(self.n))
 
     def goal(self, rows: Tensor) -> Untargeted:
         """Return the untargeted goal for some rows."""
@@ -189,14 +196,17 @@ class DiagnosisContext:
             return finite
         return finite & self._misclassified(self.counted.select(rows), images, self.labels[rows])
 
-    def run_attack(self, attack: Attack, rows: Tensor, *, model: CountedModel | None = None) -> Tensor:
+    def run_attack(
+        self, attack: Attack, rows: Tensor, *, model: CountedModel | None = None, repetition: int = 0
+    ) -> Tensor:
         """Return the images that an attack finds for some rows; `model` replaces the shielded model."""
         attacked = model or self.counted
         adversarial = self.images[rows]
         for start, batch in batches(rows):
             place = slice(start, start + len(batch))
-            inputs = attacked.select(batch), self.images[batch], self.goal(batch), self.budget, self.draws(batch)
-            adversarial[place] = attack.run(*inputs).detach()
+            draws = self.draws(batch, repetition=repetition)
+            inputs = attacked.select(batch), self.images[batch], self.goal(batch), self.budget, draws
+            adversarial[place] = images_of(attack.run(*inputs)).detach()
         return adversarial
 
     @torch.no_grad()

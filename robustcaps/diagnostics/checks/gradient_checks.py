@@ -6,24 +6,23 @@ from typing import Annotated
 
 from pydantic import Field
 
-from robustcaps.diagnostics.checks.attack_checks import PROOF_SHARE, lower_bound
+from robustcaps.diagnostics.checks.autograd_graph import compare_graph
 from robustcaps.diagnostics.checks.base import Finding, diagnostic
 from robustcaps.diagnostics.checks.baseline_attack import baseline_gradient
 from robustcaps.diagnostics.checks.context import DiagnosisContext
+from robustcaps.diagnostics.checks.finite_differences import compare_finite_differences
 from robustcaps.diagnostics.checks.gradient_measures import (
     MIN_COSINE,
     clean_margin_gradient,
-    finite_difference_agreement,
     gradient_repeatability,
     gradient_smoothness,
     gradient_to_secant,
     is_degenerate,
     margin_noise,
 )
+from robustcaps.diagnostics.checks.limits import PROOF_SHARE, lower_bound
 
-RANDOMISED_DEFENCE_NOISE = 0.1
-"""Relative noise of the margins above which a model is a randomised defence, not just affected by rounding."""
-
+WrongShare = Annotated[float, Field(ge=0, lt=1, description="tolerated share of samples with a wrong gradient")]
 MinCosine = Annotated[float, Field(ge=-1, le=1, description="smallest cosine that is not flagged")]
 
 
@@ -79,15 +78,45 @@ def gradient_scale(
     source="Athalye, Carlini, Wagner 2018; Carlini et al. 2019",
     remedy="Substitute the backward pass (BPDA) or attack without gradients: autograd is wrong here.",
 )
-def finite_difference(context: DiagnosisContext, *, least: MinCosine = MIN_COSINE) -> Finding:
-    """Gradients by autograd disagree with finite differences of the outputs.
+def finite_difference(context: DiagnosisContext, *, share: WrongShare = PROOF_SHARE) -> Finding:
+    """Gradients by autograd disagree with finite differences of the outputs on some samples.
 
-    Measures the mean cosine of directional derivatives of the output margin (Carlini et al. 2019). Flagged below
-    `least`; never a proof by itself.
+    Measures the share of samples on which autograd leaves more than a tenth of the squared differences unexplained, of
+    those where the surface is straight enough to tell (after Carlini et al. 2019). Flagged if the lower bound exceeds
+    `share`; never a proof by itself.
     """
-    cosine = context.cached(finite_difference_agreement)
-    words = f"derivatives by autograd and by finite differences have a mean cosine of {cosine:.2f}"
-    return Finding(cosine < least, cosine, least, words)
+    compared = context.cached(compare_finite_differences)
+    count, judged = int(compared.disagrees.sum()), int(compared.judged.sum())
+    words = (
+        f"autograd and finite differences disagree on {count} of {judged} samples, "
+        f"along {100 * compared.direction_share:.0f} % of the directions"
+    )
+    return Finding(lower_bound(count, judged) > share, count / max(1, judged), share, words)
+
+
+@diagnostic(
+    "autograd-graph",
+    kind="cause",
+    source="Athalye, Carlini, Wagner 2018; Tramer et al. 2020",
+    remedy="Differentiate what the model computes: remove detached parts, hooks and custom backward functions.",
+)
+def autograd_graph(context: DiagnosisContext, *, share: WrongShare = PROOF_SHARE) -> Finding:
+    """Gradients by autograd differ from the chain rule over the operations that the model runs.
+
+    Measures the share of samples whose gradient has a cosine below 0.99 with that of the recorded operations, steps
+    such as rounding differentiated as such or by a substitute, whichever is closer (after Athalye et al. 2018). Flagged
+    if the lower bound exceeds `share`; never a proof by itself.
+    """
+    graph = context.cached(compare_graph)
+    if not graph.usable:
+        words = "the recorded operations have no gradient to compare with"
+        return Finding(flagged=False, value=0.0, threshold=share, words=words)
+    count, n = int(graph.differs.sum()), len(graph.differs)
+    words = (
+        f"gradients by autograd and by the recorded operations differ on {count} of {n} samples "
+        f"(mean cosine {graph.cosine:.2f})"
+    )
+    return Finding(lower_bound(count, n) > share, count / n, share, words)
 
 
 @diagnostic(
@@ -121,13 +150,12 @@ def randomised(
     """Outputs or gradients differ between two passes over the same image.
 
     Measures the relative noise of the output margins and the cosine of the gradients of two passes (Athalye et al.
-    2018). Flagged if the noise exceeds `most` or the cosine is below 1 - `most`; a proof if the noise exceeds 0.1 or
-    the cosine is below 0.5.
+    2018). Flagged if the noise exceeds `most` or the cosine is below 1 - `most`. Never a proof: `adaptive` tells
+    whether the noise misleads attacks, by averaging gradients.
     """
     cosine, noise = context.cached(gradient_repeatability), context.cached(margin_noise)
     words = (
         f"margins have a relative standard deviation of {noise:.2g} between passes; "
         f"gradients of two passes have a mean cosine of {cosine:.2f}"
     )
-    proof = noise > RANDOMISED_DEFENCE_NOISE or cosine < MIN_COSINE
-    return Finding(noise > most or cosine < 1.0 - most, noise, most, words, proof=proof)
+    return Finding(noise > most or cosine < 1.0 - most, noise, most, words)

@@ -11,11 +11,16 @@ from robustcaps.diagnostics.checks.context import DiagnosisContext
 MIN_COSINE = 0.5
 """Two noisy estimates of a gradient have the expected cosine S/(S+N), where S and N are the powers of signal and noise:
 below 0.5 there is more noise than signal."""
-MAX_SAMPLES = 64
-"""Number of samples for measurements that take many passes."""
 NEIGHBOUR_OFFSET = 0.1
 """Distance of the neighbouring image at which gradients are compared, as a fraction of eps."""
-SURFACE_STREAM, DIRECTION_STREAM = 1_000_001, 1_000_002
+SURFACE_STREAM = 1_000_001
+
+
+def evenly_spaced(rows: Tensor, most: int) -> Tensor:
+    """Return at most so many of the rows, evenly spaced."""
+    if len(rows) <= most:
+        return rows
+    return rows[torch.linspace(0, len(rows) - 1, most, device=rows.device).round().long()]
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
@@ -58,39 +63,6 @@ def gradient_smoothness(context: DiagnosisContext) -> float:
     neighbours = context.images + NEIGHBOUR_OFFSET * context.budget.radius(context.images) * direction
     gradient = context.margin_gradient(neighbours.clamp(0.0, 1.0), context.rows)
     return float(cosine(context.cached(clean_margin_gradient), gradient).mean())
-
-
-def finite_difference_agreement(context: DiagnosisContext) -> float:
-    """Return the mean cosine of directional derivatives by autograd and by central finite differences.
-
-    The cosine is over random directions, per sample. The step size with the best agreement counts, so that rounding,
-    curvature, and quantised inputs with a sound substitute gradient are not held against the model.
-    """
-    largest = float(context.budget.radius(context.images[:1])) if context.budget.norm == "linf" else 0.1
-    return max(_agreement_at(context, step) for step in (1e-3, 1e-2, max(largest, 2e-2)))
-
-
-def _agreement_at(context: DiagnosisContext, step: float, directions: int = 12) -> float:
-    rows = context.rows[:MAX_SAMPLES]
-    images = context.images[rows].clamp(step, 1.0 - step) if step < 0.5 else context.images[rows]
-    gradient = context.margin_gradient(images, rows).double()
-    by_autograd, by_differences = [], []
-    for number in range(directions):
-        direction = _random_signs(context, rows, number)
-        by_autograd.append((gradient * direction).flatten(1).sum(1))
-        forward, backward = (context.margins(images + sign * step * direction, rows) for sign in (1, -1))
-        by_differences.append((forward - backward) / (2.0 * step))
-    derivatives = [torch.stack(each, 1)[:, :, None, None] for each in (by_autograd, by_differences)]
-    return float(cosine(*derivatives).mean())
-
-
-def _random_signs(context: DiagnosisContext, rows: Tensor, number: int) -> Tensor:
-    """Return a random direction of -1 and 1 per sample: by pixel for odd numbers, by blocks of 4x4 for even ones."""
-    channels, height, width = context.images.shape[1:]
-    block = 1 if number % 2 else 4
-    coarse = (channels, -(-height // block), -(-width // block))
-    signs = context.draws(rows).uniform(coarse, stream=DIRECTION_STREAM + number).ge(0.5).float() * 2.0 - 1.0
-    return signs.repeat_interleave(block, 2).repeat_interleave(block, 3)[:, :, :height, :width]
 
 
 def gradient_to_secant(context: DiagnosisContext) -> float:

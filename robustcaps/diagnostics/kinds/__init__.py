@@ -6,3 +6,4 @@ from robustcaps.diagnostics.kinds import detection as detection
 from robustcaps.diagnostics.kinds import overlap as overlap
 from robustcaps.diagnostics.kinds import viewpoints as viewpoints
 from robustcaps.diagnostics.kinds import routing as routing
+from robustcaps.diagnostics.kinds import certify as certify

@@ -20,6 +20,7 @@ from robustcaps.registry import KINDS, Registry
 from robustcaps.utils.grid import Grid, Section, make_grid, number
 
 if TYPE_CHECKING:
+    from altair import TopLevelMixin
     from matplotlib.figure import Figure
 
 HARNESS_PARAMETERS = frozenset({"eps", "norm", "seed", "progress"})
@@ -29,6 +30,8 @@ ModelRecords = Sequence[Mapping[str, Any]]
 """What run.json says about the models of a run."""
 Options = Mapping[str, Any]
 Tables = Mapping[str, pd.DataFrame]
+Statuses = Mapping[tuple[str, str], str]
+"""What was found of each (dataset, model), in a word or two."""
 
 
 def _unchanged(rows: pd.DataFrame, _: ModelRecords) -> pd.DataFrame:
@@ -60,6 +63,18 @@ def _no_figures(_rows: pd.DataFrame, _tables: Tables) -> Iterator[tuple[str, Fig
     yield from ()
 
 
+def _no_statuses(_tables: Tables, _models: ModelRecords) -> Statuses:
+    return {}
+
+
+def _no_finding(_tables: Tables) -> str:
+    return ""
+
+
+def _no_charts(_rows: pd.DataFrame, _tables: Tables) -> Iterator[tuple[str, str, TopLevelMixin]]:
+    yield from ()
+
+
 def _nothing(_options: Options) -> None:
     """Accept any options."""
 
@@ -85,8 +100,14 @@ class DiagnosticKind:
     """What its numbers mean, in the report."""
     draw: Callable[[pd.DataFrame, Tables], Iterator[tuple[str, Figure]]] = _no_figures
     """Yield (name, figure) from the rows and the tables by name."""
+    charts: Callable[[pd.DataFrame, Tables], Iterator[tuple[str, str, TopLevelMixin]]] = _no_charts
+    """Yield (name, caption, Altair chart) for its section of the report."""
     section: Callable[[pd.DataFrame, Tables], Section] | None = None
     """The section of the report, where the tables alone are not enough."""
+    statuses: Callable[[Tables, ModelRecords], Statuses] = _no_statuses
+    """Tables by name, and the records of the models, to the kind's column in the ranking of models."""
+    finding: Callable[[Tables], str] = _no_finding
+    """Tables by name to what a reader must know first: a sentence with figures, intervals and a test; '' if nothing."""
     passes: float = 1.0
     """About how many forward passes a sample takes, at each eps."""
     check_options: Callable[[Options], None] = _nothing

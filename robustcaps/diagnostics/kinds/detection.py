@@ -76,44 +76,59 @@ def detection_grids(table: pd.DataFrame) -> list[Grid]:
 
 
 def draw_detection(table: pd.DataFrame) -> Figure:
-    """Draw success and undetected success against eps, a colour per attack, a panel per dataset and model."""
-    from matplotlib.figure import Figure
+    """Draw success and undetected success against eps, a colour per attack, a panel per dataset and model.
 
+    Args:
+        table: Detection by model, attack and eps (`results.tables["detection"]`, or detection.csv).
+
+    Example:
+        rc.draw_detection(pd.read_csv("results/detect/detection.csv"))
+    """
+    from robustcaps.utils.figure_layout import make_panels, name_panels, set_caption, set_title, set_xlabel, set_ylabel
     from robustcaps.utils.figure_style import colours_of, white_grid
 
     panels = list(table.groupby(["data", "model", "diagnostic", "norm"], sort=False))
     colours = colours_of(table["attack"].unique())
     several = len(set(table["diagnostic"])) > 1
     with white_grid():
-        figure = Figure(figsize=(3.8 * len(panels) + 2.8, 4.0), layout="constrained")
-        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-        for axis, ((data, model, diagnostic, norm), panel) in zip(axes, panels, strict=True):
+        legend = _legend(colours)
+        figure, axes = make_panels([len(panels)], columns=4, width=3.8, height=4.0, legend=legend, sharey=True)
+        titles, common = name_panels(
+            [(data, model, diagnostic) if several else (data, model) for (data, model, diagnostic, _), _ in panels]
+        )
+        for axis, ((_, _, _, norm), panel), title in zip(axes, panels, titles, strict=True):
             _draw_panel(axis, panel, colours)
-            axis.set_title(f"{data}, {model}" + (f", {diagnostic}" if several else ""))
-            axis.set_xlabel(f"eps ({norm})")
+            set_title(axis, title)
+            set_xlabel(axis, f"eps ({norm})")
             axis.set_ylim(-0.02, 1.02)
-        axes[0].set_ylabel("share of the images")
-        figure.suptitle(f"Past the classifier, and past its detector (n = {table['n'].max()}; bars: Wilson 95 %)")
-        figure.legend(handles=_legend(colours), loc="outside right center", frameon=False)
+        set_ylabel(axes[0], "share of the images")
+        set_caption(
+            figure, f"Past the classifier, and past its detector (n = {table['n'].max()}; bars: Wilson 95 %)", common
+        )
     return figure
 
 
 def _draw_panel(axis: Axes, panel: pd.DataFrame, colours: dict[Any, Any]) -> None:
+    from robustcaps.utils.figure_style import scaled
+
+    sizes: Any = {"markersize": scaled(4), "capsize": scaled(2)}
     for attack, part in panel.groupby("attack", sort=False):
         ordered = part.sort_values("eps")
         for share, dash in LINE_STYLES.items():
             value = ordered[share]
             ends = [value - ordered[f"{share}_low"], ordered[f"{share}_high"] - value]
-            style: Any = {"color": colours[attack], "linestyle": dash, "marker": "o", "markersize": 4, "capsize": 2}
-            axis.errorbar(ordered["eps"], value, yerr=ends, **style)
-    axis.axhline(panel["false_alarms"].iloc[0], color="0.4", linestyle=":", linewidth=1.2)
+            style: Any = {"color": colours[attack], "linestyle": dash, "marker": "o"}
+            axis.errorbar(ordered["eps"], value, yerr=ends, **style, **sizes)
+    axis.axhline(panel["false_alarms"].iloc[0], color="0.4", linestyle=":", linewidth=scaled(1.2))
 
 
 def _legend(colours: dict[Any, Any]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
+    from robustcaps.utils.figure_style import scaled
+
     names = {"success": "fooled", "undetected": "fooled and not flagged"}
-    handles = [Line2D([], [], color=colour, linewidth=3, label=attack) for attack, colour in colours.items()]
+    handles = [Line2D([], [], color=colour, linewidth=scaled(3), label=attack) for attack, colour in colours.items()]
     handles += [Line2D([], [], color="0.2", linestyle=dash, label=names[share]) for share, dash in LINE_STYLES.items()]
     return [*handles, Line2D([], [], color="0.4", linestyle=":", label="clean images flagged")]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,8 @@ PUBLISHED_NOTE = (
     "Published, both digits right (Sabour et al. 2017, table 1; far larger networks, trained on 60 million pairs): "
     f"capsules with reconstruction {100 * PUBLISHED['capsules']:.1f} %, baseline CNN {100 * PUBLISHED['CNN']:.1f} %."
 )
+DASHES: tuple[Any, ...] = ("--", ":")
+"""Of the published shares."""
 BAR_GROUP_WIDTH = 0.8
 """Width of the bars of all models together; the next group begins at 1."""
 
@@ -65,17 +67,32 @@ def overlap_grids(table: pd.DataFrame) -> list[Grid]:
 
 
 def draw_overlap(table: pd.DataFrame) -> Figure:
-    """Draw the share of images with both digits right: a group of bars per part of the images, a panel per dataset."""
-    from matplotlib.figure import Figure
+    """Draw the share of images with both digits right: a group of bars per part of the images, a panel per dataset.
+
+    Args:
+        table: One line per model and part of the images (`results.tables["overlap"]`, or overlap.csv).
+
+    Example:
+        rc.draw_overlap(pd.read_csv("results/overlap/overlap.csv"))
+    """
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    from robustcaps.utils.figure_style import model_colours, white_grid
+    from robustcaps.utils.figure_layout import make_panels, set_caption, set_labels, set_title, set_xlabel, set_ylabel
+    from robustcaps.utils.figure_style import model_colours, scaled, white_grid
 
     panels = list(table.groupby(["data", "diagnostic"], sort=False))
     colours = model_colours(table)
+    bars: Any = {"ecolor": "0.25", "capsize": scaled(2), "error_kw": {"elinewidth": scaled(1.5)}}
     with white_grid():
-        figure = Figure(figsize=(5.0 * len(panels) + 2.4, 4.0), layout="constrained")
-        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        published = [
+            (share, Line2D([], [], color="0.35", linestyle=dash, linewidth=scaled(1.2), label=f"{network}, published"))
+            for (network, share), dash in zip(PUBLISHED.items(), DASHES, strict=True)
+            if PUBLISHED_DATA in set(table["data"])
+        ]
+        legend: list[Artist] = [Patch(color=colour, label=model) for model, colour in colours.items()]
+        legend += [line for _, line in published]
+        figure, axes = make_panels([len(panels)], columns=4, width=5.0, height=4.0, legend=legend, sharey=True)
         for axis, ((data, _), panel) in zip(axes, panels, strict=True):
             parts = list(panel["overlap"].unique())
             for place, (model, lines) in enumerate(panel.groupby("model", sort=False)):
@@ -83,21 +100,17 @@ def draw_overlap(table: pd.DataFrame) -> Figure:
                 left = (place + 0.5) * width - BAR_GROUP_WIDTH / 2
                 at = np.array([parts.index(part) for part in lines["overlap"]]) + left
                 ends = [lines["both"] - lines["both_low"], lines["both_high"] - lines["both"]]
-                axis.bar(at, lines["both"], width, yerr=ends, color=colours[model], ecolor="0.25", capsize=2)
-            for (network, share), dash in zip(PUBLISHED.items(), ("--", ":"), strict=True):
-                if data == PUBLISHED_DATA:
-                    axis.axhline(share, color="0.35", linestyle=dash, linewidth=1.2, label=f"{network}, published")
-            axis.set_xticks(range(len(parts)), parts)
-            axis.set_title(str(data))
-            axis.set_xlabel("overlap of the digits' boxes (%)")
+                axis.bar(at, lines["both"], width, yerr=ends, color=colours[model], **bars)
+            for share, line in published if data == PUBLISHED_DATA else ():
+                axis.axhline(share, color="0.35", linestyle=line.get_linestyle(), linewidth=scaled(1.2))
+            set_labels(axis, parts)
+            set_title(axis, str(data))
+            set_xlabel(axis, "overlap of the digits' boxes (%)")
             axis.set_ylim(0, 1)
             axis.grid(visible=False, axis="x")
-        axes[0].set_ylabel("share with both digits right")
+        set_ylabel(axes[0], "share with both digits right")
         total = table.loc[table["overlap"] == ALL, "n"].max()
-        figure.suptitle(f"Two overlapping digits (n = {total}; bars: Wilson 95 %)")
-        handles: list[Artist] = [Patch(color=colour, label=model) for model, colour in colours.items()]
-        handles += next((lines for axis in axes if (lines := axis.get_legend_handles_labels()[0])), [])
-        figure.legend(handles=handles, loc="outside right center", frameon=False)
+        set_caption(figure, f"Two overlapping digits (n = {total}; bars: Wilson 95 %)")
     return figure
 
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from robustcaps.diagnostics.kinds.base import DiagnosticKind, KindTable, ModelRecords, Tables, diagnostic_kind
+from robustcaps.diagnostics.kinds.base import (
+    DiagnosticKind,
+    KindTable,
+    ModelRecords,
+    Statuses,
+    Tables,
+    diagnostic_kind,
+)
 from robustcaps.introspection.routing_status import (
     ALIVE_CHANGES,
     INERT_CHANGES,
@@ -27,6 +34,8 @@ NETWORK, UNIFORM = "network", "uniform assignments"
 MIN_MODELS_TO_COMPARE = 3
 """With so many attacked networks, accuracy is drawn against the sharpness of their routing."""
 NO_ATTACK = "no attack"
+MAX_NAMED = 4
+"""So many networks are named in a sentence."""
 TONES: dict[str, Tone] = {"alive": "good", "soft": "warning", "inert": "bad"}
 NOTE = (
     "Entropy: of a child's assignments over competing parents, normalised (1: uniform, 0: one parent). Sigma: mean, "
@@ -94,32 +103,47 @@ def intervention_grids(table: pd.DataFrame) -> list[Grid]:
 
 
 def draw_routing(layers: pd.DataFrame, interventions: pd.DataFrame) -> Figure:
-    """Draw the entropy by layer and the changed predictions by intervention: two panels per dataset."""
-    from matplotlib.figure import Figure
+    """Draw the entropy by layer and the changed predictions by intervention: two panels per dataset.
+
+    Args:
+        layers: One line per model and layer (`results.tables["routing"]`, or routing.csv).
+        interventions: One line per model and intervention (the table routing_interventions).
+
+    Example:
+        tables = rc.load_results("results/sharpness").tables
+        rc.draw_routing(tables["routing"], tables["routing_interventions"])
+    """
     from matplotlib.patches import Patch
 
+    from robustcaps.utils.figure_layout import (
+        make_panels,
+        set_caption,
+        set_title,
+        set_ylabel,
+    )
     from robustcaps.utils.figure_style import model_colours, white_grid
 
     datasets, colours = list(layers["data"].unique()), model_colours(layers)
     with white_grid():
-        figure = Figure(figsize=(11.0, 0.8 + 3.2 * len(datasets)), layout="constrained")
-        axes = figure.subplots(len(datasets), 2, squeeze=False)
-        for (left, right), data in zip(axes, datasets, strict=True):
+        legend = [Patch(color=colour, label=model) for model, colour in colours.items()]
+        figure, axes = make_panels([2] * len(datasets), columns=2, width=5.0, height=3.4, legend=legend, narrowest=4.0)
+        for left, right, data in zip(axes[::2], axes[1::2], datasets, strict=True):
             _draw_bars(left, layers[layers["data"] == data], "layer", "entropy", colours)
             chosen = interventions[(interventions["data"] == data) & (interventions["intervention"] != "none")]
             _draw_bars(right, chosen, "intervention", "changed", colours)
-            left.set_ylabel("assignment entropy (1: uniform)")
-            right.set_ylabel("share of predictions changed")
-            left.set_title(str(data))
-            right.set_title(f"{data}: routing partly switched off")
-        figure.suptitle(f"Is the routing alive? (n = {layers['n'].max()}; bars: Wilson 95 %)")
-        handles = [Patch(color=colour, label=model) for model, colour in colours.items()]
-        figure.legend(handles=handles, loc="outside right center", frameon=False)
+            set_ylabel(left, "assignment entropy (1: uniform)")
+            set_ylabel(right, "share of predictions changed")
+            set_title(left, str(data))
+            set_title(right, f"{data}: routing partly switched off")
+        set_caption(figure, f"Is the routing alive? (n = {layers['n'].max()}; bars: Wilson 95 %)")
     return figure
 
 
 def _draw_bars(axis: Axes, table: pd.DataFrame, by: str, value: str, colours: dict[Any, Any]) -> None:
     """Draw a group of bars per layer or intervention, a bar per model."""
+    from robustcaps.utils.figure_layout import set_labels
+    from robustcaps.utils.figure_style import scaled
+
     groups, models = list(table[by].unique()), list(table["model"].unique())
     width = 0.8 / len(models)
     for place, model in enumerate(models):
@@ -128,8 +152,8 @@ def _draw_bars(axis: Axes, table: pd.DataFrame, by: str, value: str, colours: di
         ends = None
         if f"{value}_low" in lines:
             ends = [lines[value] - lines[f"{value}_low"], lines[f"{value}_high"] - lines[value]]
-        axis.bar(at, lines[value], width, yerr=ends, color=colours[model], ecolor="0.25", capsize=2)
-    axis.set_xticks(range(len(groups)), groups)
+        axis.bar(at, lines[value], width, yerr=ends, color=colours[model], ecolor="0.25", capsize=scaled(2))
+    set_labels(axis, [str(group) for group in groups])
     axis.set_ylim(0, 1.02)
     axis.grid(visible=False, axis="x")
 
@@ -147,29 +171,45 @@ def tabulate_sharpness(layers: pd.DataFrame, attacked: pd.DataFrame, models: pd.
 
 
 def draw_sharpness(table: pd.DataFrame) -> Figure:
-    """Draw accuracy against the entropy of the assignments: a panel per attack, a line per eps."""
+    """Draw accuracy against the entropy of the assignments: a panel per attack, a line per eps.
+
+    Args:
+        table: What `tabulate_sharpness` returns.
+    """
     from matplotlib.lines import Line2D
 
-    from robustcaps.utils.figure_style import colours_of, panel_grid, white_grid
+    from robustcaps.utils.figure_layout import (
+        make_panels,
+        name_panels,
+        set_caption,
+        set_title,
+        set_xlabel,
+        set_ylabel,
+    )
+    from robustcaps.utils.figure_style import colours_of, scaled, white_grid
 
     panels = list(table.groupby(["data", "attack", "norm"], sort=False))
     colours = colours_of(sorted(table["eps"].unique()))
     with white_grid():
-        figure, axes = panel_grid(len(panels), columns=4, width=3.1, height=2.9)
-        for axis, ((data, attack, norm), panel) in zip(axes, panels, strict=True):
+        legend = [
+            Line2D([], [], color=colour, linewidth=scaled(3), label=f"eps {eps:g}") for eps, colour in colours.items()
+        ]
+        figure, axes = make_panels([len(panels)], columns=4, width=3.1, height=2.9, legend=legend)
+        titles, common = name_panels([(data, f"{attack} ({norm})") for (data, attack, norm), _ in panels])
+        for axis, (_, panel), title in zip(axes, panels, titles, strict=True):
             for eps, part in panel.groupby("eps"):
                 lines = part.sort_values("entropy")
-                axis.plot(lines["entropy"], lines["accuracy"], marker="o", markersize=4, color=colours[eps])
+                axis.plot(lines["entropy"], lines["accuracy"], marker="o", markersize=scaled(4), color=colours[eps])
                 ends = (lines["accuracy_low"], lines["accuracy_high"])
                 axis.fill_between(lines["entropy"], *ends, color=colours[eps], alpha=0.12, linewidth=0)
-            axis.set_title(f"{data}, {attack} ({norm})", fontsize=9)
-            axis.set_xlabel("mean assignment entropy")
+            set_title(axis, title)
+            set_xlabel(axis, "mean assignment entropy")
             axis.set_ylim(-0.02, 1.02)
             axis.invert_xaxis()
-        axes[0].set_ylabel("accuracy")
-        figure.suptitle("Accuracy against the sharpness of routing (sharper to the right; bands: Wilson 95 %)")
-        handles = [Line2D([], [], color=colour, linewidth=3, label=f"eps {eps:g}") for eps, colour in colours.items()]
-        figure.legend(handles=handles, loc="outside right center", frameon=False)
+        set_ylabel(axes[0], "accuracy")
+        set_caption(
+            figure, "Accuracy against the sharpness of routing (sharper to the right; bands: Wilson 95 %)", common
+        )
     return figure
 
 
@@ -183,6 +223,35 @@ def draw(_rows: pd.DataFrame, tables: Tables) -> Iterator[tuple[str, Figure]]:
             yield "sharpness", draw_sharpness(sharpness)
 
 
+def statuses(tables: Tables, models: ModelRecords) -> Statuses:
+    """Return whether each network's routing is alive: as measured in this run, else as its model card says."""
+    cards = {(model["data"], model["label"]): model.get("routing") or {} for model in models}
+    measured = {(line["data"], line["model"]): line["status"] for line in tables["routing"].to_dict("records")}
+    return {key: card["status"] for key, card in cards.items() if card} | measured
+
+
+def finding(tables: Tables) -> str:
+    """Return in which networks the routing is alive, soft or inert, with the share of predictions it decides."""
+    interventions = tables["routing_interventions"]
+    if interventions.empty:
+        return ""
+    known = statuses(tables, ())
+    uniform = interventions[interventions["intervention"] == UNIFORM]
+    several = len(set(uniform["data"])) > 1
+    networks = [
+        f"{line['model']}{' on ' + line['data'] if several else ''} ({known[line['data'], line['model']]}: "
+        f"{100 * line['changed']:.1f} %, 95 % CI {100 * line['changed_low']:.1f} to {100 * line['changed_high']:.1f}, "
+        f"n = {line['n']})"
+        for line in uniform.to_dict("records")
+    ]
+    rest = len(networks) - MAX_NAMED
+    listed = ", ".join(networks[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    return (
+        f"Is the routing alive? Uniform assignments change these shares of predictions: {listed}; routing that "
+        f"changes less than {100 * INERT_CHANGES:.0f} % is inert."
+    )
+
+
 ROUTING = diagnostic_kind(
     DiagnosticKind(
         name="routing",
@@ -194,6 +263,8 @@ ROUTING = diagnostic_kind(
         title="Is the routing alive?",
         note=NOTE,
         draw=draw,
+        statuses=statuses,
+        finding=finding,
         passes=60.0,  # by the definition in PyTorch, sample by sample
     )
 )

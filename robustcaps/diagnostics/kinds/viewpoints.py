@@ -110,10 +110,18 @@ def _stop(line: Mapping[Any, Any]) -> str:
 
 
 def draw_views(table: pd.DataFrame) -> Figure:
-    """Draw the errors on familiar and on novel views: two bars per model, a panel per dataset and angle."""
+    """Draw the errors on familiar and on novel views: two bars per model, a panel per dataset and angle.
+
+    Args:
+        table: One line per model and angle (`results.tables["views"]`, or views.csv).
+
+    Example:
+        rc.draw_views(pd.read_csv("results/viewpoints/views.csv"))
+    """
     from matplotlib.patches import Patch
 
-    from robustcaps.utils.figure_style import panel_grid, white_grid
+    from robustcaps.utils.figure_layout import make_panels, set_caption, set_title, set_xlabel
+    from robustcaps.utils.figure_style import white_grid
 
     ours = table[table["source"] == MEASURED]
     panels = [
@@ -122,26 +130,29 @@ def draw_views(table: pd.DataFrame) -> Figure:
     ]
     tallest = max(len(panel) for _, _, panel in panels)
     with white_grid():
-        size = {"width": 5.0, "height": 1.2 + 0.45 * tallest}
-        figure, axes = panel_grid(len(panels), columns=PANELS_PER_ROW, sharex=True, **size)
+        legend = [Patch(color=colour, label=f"{name} views") for name, colour in COLOURS.items()]
+        legend.append(Patch(facecolor="white", edgecolor="0.4", hatch="///", label="published (smallNORB)"))
+        size: Any = {"width": 5.0, "height": 1.2 + 0.45 * tallest}
+        figure, axes = make_panels(
+            [len(panels)], columns=PANELS_PER_ROW, legend=legend, shrinks=False, narrowest=4.0, sharex=True, **size
+        )
         for axis, (data, by, panel) in zip(axes, panels, strict=True):
             _draw_panel(axis, panel)
-            axis.set_title(f"novel {by} ({data})")
-            axis.set_xlabel("test error (%)")
-        figure.suptitle("Errors on familiar and on novel viewpoints (whiskers: Wilson 95 %)")
-        handles = [Patch(color=colour, label=f"{name} views") for name, colour in COLOURS.items()]
-        handles.append(Patch(facecolor="white", edgecolor="0.4", hatch="///", label="published (smallNORB)"))
-        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+            set_title(axis, f"novel {by} ({data})")
+            set_xlabel(axis, "test error (%)")
+        set_caption(figure, "Errors on familiar and on novel viewpoints (whiskers: Wilson 95 %)")
     return figure
 
 
 def _draw_panel(axis: Axes, panel: pd.DataFrame) -> None:
+    from robustcaps.utils.figure_style import scaled
+
     published = (panel["source"] != MEASURED).to_numpy()
     for shift, (name, colour) in zip((-BAR_HEIGHT / 2, BAR_HEIGHT / 2), COLOURS.items(), strict=True):
         errors = 100 * panel[name]
         ends = np.stack([errors - 100 * panel[f"{name}_low"], 100 * panel[f"{name}_high"] - errors])
         places = np.arange(len(panel)) + shift
-        bars = axis.barh(places, errors, BAR_HEIGHT, xerr=ends, color=colour, ecolor="0.2", capsize=2)
+        bars = axis.barh(places, errors, BAR_HEIGHT, xerr=ends, color=colour, ecolor="0.2", capsize=scaled(2))
         for bar, hatched in zip(bars, published, strict=True):
             if hatched:
                 bar.set(hatch="///", edgecolor="white")

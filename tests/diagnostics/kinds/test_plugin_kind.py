@@ -95,7 +95,7 @@ def test_a_plugin_kind_is_in_tables_figures_console_and_report(cli, plugin, tmp_
 
 def test_built_in_kinds_declare_everything_and_take_only_what_they_need():
     kinds = {kind.name: kind for kind in all_kinds()}
-    assert list(kinds) == ["verdict", "gradients", "detection", "overlap", "views", "routing"]
+    assert list(kinds) == ["verdict", "gradients", "detection", "overlap", "views", "routing", "certify"]
     assert {name: kind.harness_parameters - {"progress"} for name, kind in kinds.items()} == {
         "verdict": {"eps", "norm", "seed"},
         "gradients": set(),
@@ -103,6 +103,7 @@ def test_built_in_kinds_declare_everything_and_take_only_what_they_need():
         "overlap": set(),
         "views": set(),
         "routing": set(),
+        "certify": {"seed"},
     }
     for kind in kinds.values():
         assert kind.tables and kind.title and kind.passes >= 1
