@@ -31,6 +31,8 @@ IMPORTED_TAGS = {
     "run 'robustcaps import hinton2018 FOLDER'."
 }
 """How to obtain weights that others published, by their tag."""
+TRAINED_ON = {"mnist-c": "mnist"}
+"""Datasets that models are tested on with the shipped weights of another."""
 
 
 def build_model(name: str, *, classes: int, channels: int, size: int, seed: int = 0, **options: Any) -> nn.Module:
@@ -117,7 +119,7 @@ def shipped_cards() -> list[ModelCard]:
 
 def find_shipped_weights(model: str, tag: str, data: str) -> Path:
     """Return the file of shipped weights; an empty tag selects the first one."""
-    cards = shipped_cards()
+    cards, data = shipped_cards(), TRAINED_ON.get(data, data)
     for card in cards:
         if (card.model, card.data) == (model, data) and tag in ("", card.tag):
             return WEIGHTS / data / f"{card.stem}.safetensors"

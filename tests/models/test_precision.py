@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import robustcaps as rc
-from robustcaps.attacks.guard import Snapshot
+from robustcaps.attacks.model_snapshot import ModelSnapshot
 from robustcaps.capsules import layers
 from robustcaps.errors import UserError
 from robustcaps.models.base import CapsuleClassifier, Classifier
@@ -118,7 +118,7 @@ def test_a_guard_finds_and_mends_a_prepared_model():
     model, images = build_small("cnn-small"), images_of(4)
     AUTOCAST.apply(model, name="cnn-small")
     expected = model(images)
-    snapshot = Snapshot.take(model)
+    snapshot = ModelSnapshot.take(model)
     model.forward = lambda images: torch.zeros(len(images), 3)
     assert snapshot.restore() == "changed-structure"
     assert torch.equal(model(images), expected)
