@@ -32,6 +32,8 @@ class CellRecord(_Record):
     label: str = ""
     status: str = ""
     violation: str = ""
+    samples: int | None = None
+    """Number of its samples if shards may divide them."""
 
 
 class ModelRecord(_Record):
@@ -64,6 +66,8 @@ class RunRecord(_Record):
     suite: SuiteRecord
     cells: list[CellRecord]
     models: list[ModelRecord] = []
+    classes: dict[str, list[str]] = {}
+    """The names of each dataset's classes."""
     command: str = ""
     commit: str | None = None
     finished_at: str | None = None

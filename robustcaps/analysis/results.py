@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 
+from robustcaps.analysis.findings import list_findings
 from robustcaps.analysis.records import ATTACK, read_run_record
 from robustcaps.analysis.rows import join_tables, with_plain_texts, with_small_integers, with_usual_types
 from robustcaps.analysis.tables.attack_tables import ATTACK_TABLES, AttackRows
+from robustcaps.analysis.tables.ranking import with_statuses
 from robustcaps.analysis.tables.summary import count_violations
-from robustcaps.diagnostics.kinds.base import DiagnosticKind, all_kinds
+from robustcaps.attacks.example_columns import EXAMPLE_COLUMNS, EXAMPLE_NAMES
+from robustcaps.diagnostics.kinds.base import DiagnosticKind, Statuses, all_kinds
 from robustcaps.errors import PluginFailed, UserError, describe_error
 from robustcaps.execution.store import DamagedCell, Store
 from robustcaps.registry import KINDS
 from robustcaps.utils.files import write_atomically
-from robustcaps.utils.grid import Grid, Section, grids_markdown
+from robustcaps.utils.grid import Grid, Section, grids_latex, grids_markdown
 
 if TYPE_CHECKING:
+    from altair import TopLevelMixin
     from matplotlib.figure import Figure
 
 
@@ -40,10 +44,10 @@ class Results:
     """What a run found. Everything is computed on first use and kept.
 
     Example:
-        results = rc.load_results("out/quick")
-        results.table            # accuracy by model, attack and eps, with intervals
-        results.tables["models"] # every other table by name
-        results.rows()           # one row per (sample, eps)
+        >>> results = rc.load_results("out/quick")
+        >>> results.table             # accuracy by model, attack and eps, with intervals
+        >>> results.tables["models"]  # every other table by name
+        >>> results.rows()            # one row per (sample, eps)
     """
 
     def __init__(self, out: Path | str) -> None:
@@ -107,10 +111,26 @@ class Results:
             raise UserError(f"{self.out}: no cell of this run is finished, so there is nothing to show.")
         return self._rows_by_kind.get(kind, pd.DataFrame())
 
+    def examples(self) -> pd.DataFrame:
+        """Return the images of a few samples before and after every attack, read anew; none of an older run.
+
+        `decode_image` of `robustcaps.attacks.example_columns` turns the bytes of the columns original and adversarial
+        into arrays.
+        """
+        store, parts = Store(self.out), []
+        for cell in self.record["cells"]:
+            if cell["kind"] == ATTACK:
+                with suppress(DamagedCell):  # `problems` names it
+                    parts.append(store.read_examples(StoredCell(cell["id"], cell["names"], cell["kind"])))
+        found = [rows for rows in parts if rows is not None and len(rows)]
+        if not found:
+            return pd.DataFrame(columns=[*EXAMPLE_NAMES, *EXAMPLE_COLUMNS])
+        return pd.concat(found, ignore_index=True)
+
     @cached_property
     def attacks(self) -> AttackRows:
         """The rows of attacks and what is derived from them."""
-        return AttackRows(self._stored_rows(ATTACK), self.models)
+        return AttackRows(self._stored_rows(ATTACK), self.models, self.record["classes"])
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -129,7 +149,17 @@ class Results:
         for kind in all_kinds():
             with _plugin_errors(kind):
                 tables |= kind.tabulate(self._stored_rows(kind.name), self.models)
+        if not tables["ranking"].empty:
+            tables["ranking"] = with_statuses(tables["ranking"], self._statuses(tables))
         return tables
+
+    def _statuses(self, tables: Mapping[str, pd.DataFrame]) -> dict[str, Statuses]:
+        """Return what every kind of diagnostic says of the models, if it says anything."""
+        statuses = {}
+        for kind in all_kinds():
+            with _plugin_errors(kind):
+                statuses[kind.name] = kind.statuses(tables, self.models)
+        return {name: found for name, found in statuses.items() if found}
 
     @property
     def table(self) -> pd.DataFrame:
@@ -143,8 +173,8 @@ class Results:
 
     @cached_property
     def findings(self) -> list[str]:
-        """Sentences: which model is more robust, and which needs larger perturbations."""
-        return [] if self.attacks.rows.empty else self.attacks.findings
+        """At most five sentences: who is most robust, what verdicts, transfer and routing say, what is undecided."""
+        return list_findings(self.tables)
 
     @cached_property
     def violations(self) -> pd.DataFrame:
@@ -157,7 +187,7 @@ class Results:
 
     def main_grids(self) -> list[Grid]:
         """Return the summaries of the attacks and the first table of every kind of diagnostic, for readers."""
-        names = [name for name in ("auc", "table") if not self.tables[name].empty]
+        names = [name for name in ("ranking", "auc", "table") if not self.tables[name].empty]
         names += [kind.tables[0].name for kind, _ in self.kinds()]
         return [grid for name in names for grid in self.grids(name)]
 
@@ -168,61 +198,109 @@ class Results:
             if not rows.empty:
                 yield kind, rows
 
-    def sections(self) -> list[Section]:
-        """Return the diagnostics' sections of the report."""
-        sections = []
+    def sections(self) -> Iterator[tuple[str, Section, list[tuple[str, str, TopLevelMixin]]]]:
+        """Yield the name of every kind of diagnostic, its section of the report and its charts."""
         for kind, rows in self.kinds():
             with _plugin_errors(kind):
-                sections.append(kind.report_section(rows, self.tables))
-        return sections
+                section, charts = kind.report_section(rows, self.tables), list(kind.charts(rows, self.tables))
+            yield kind.name, section, charts
 
-    def figures(self, *, published: bool | None = None) -> Iterator[tuple[str, Figure]]:
-        """Yield (name, figure) for everything that the run has something to show of.
+    def figures(self, *, published: bool | None = None, only: Collection[str] = ()) -> Iterator[tuple[str, Figure]]:
+        """Yield (name, figure) for everything that the run has something to show of, in the current style.
 
         Args:
             published: Draw published curves beside ours; None does as the suite says.
+            only: Names of figures; all of them if empty. The error for an unknown name lists the choices.
         """
-        from robustcaps.analysis.figures import draw_attack_figures  # noqa: PLC0415  seaborn takes a second to import
+        from robustcaps.analysis.figures import attack_figures  # noqa: PLC0415  seaborn takes a second to import
 
         if published is None:
             published = bool(self.record["suite"]["figures"].get("published"))
-        yield from draw_attack_figures(self.attacks, self.tables, published=published)
+        names = []
+        for name, draw in attack_figures(self.attacks, self.tables, published=published).items():
+            names.append(name)
+            if not only or name in only:
+                yield name, draw()
+        if only and set(only) <= set(names):
+            return
         for kind, rows in self.kinds():
             with _plugin_errors(kind):
                 drawn = list(kind.draw(rows, self.tables))
-            yield from drawn
+            names += [name for name, _ in drawn]
+            yield from ((name, figure) for name, figure in drawn if not only or name in only)
+        for name in only:
+            if name not in names:
+                raise UserError(f"{self.out}: unknown figure '{name}'. Choose from: {', '.join(names) or 'none'}.")
 
     def write_tables(self) -> list[Path]:
-        """Write every table that is not empty as CSV and Markdown, remove the others, and return the files."""
+        """Write every table that is not empty as CSV, Markdown and LaTeX, remove the others, and return the files."""
         self._stored_rows(ATTACK)  # raises before anything is replaced
         written = []
         for name, grids in _grid_makers().items():
             table = self.tables[name]
-            csv, markdown = self.out / f"{name}.csv", self.out / f"{name}.md"
+            files = [self.out / f"{name}.{ending}" for ending in ("csv", "md", "tex")]
             if table.empty:
-                csv.unlink(missing_ok=True)
-                markdown.unlink(missing_ok=True)
+                for file in files:
+                    file.unlink(missing_ok=True)
                 continue
-            write_atomically(csv, table.to_csv(index=False, float_format="%.6g"))
-            write_atomically(markdown, grids_markdown(grids(table)))
-            written += [csv, markdown]
+            for_readers = grids(table)
+            texts = (
+                table.to_csv(index=False, float_format="%.6g"),
+                grids_markdown(for_readers),
+                grids_latex(for_readers, name),
+            )
+            for file, text in zip(files, texts, strict=True):
+                write_atomically(file, text)
+            written += files
         return written
 
-    def write_figures(self, *, published: bool | None = None, formats: tuple[str, ...] = ("png", "svg")) -> list[Path]:
-        """Draw all figures into OUT/figures, remove those of a former run, and return the files."""
-        from robustcaps.utils.figure_style import save  # noqa: PLC0415  seaborn takes a second to import
+    def write_figures(
+        self,
+        *,
+        published: bool | None = None,
+        only: Collection[str] = (),
+        formats: Sequence[str] = ("png", "svg"),
+        style: str = "screen",
+        width: float | None = None,
+    ) -> list[Path]:
+        """Draw figures into OUT/figures, or, for a paper, OUT/figures/paper, and return the files.
+
+        Args:
+            published: Draw published curves beside ours; None does as the suite says.
+            only: Names of figures; without any, all are drawn, and those of a former run are removed.
+            formats: 'png', 'svg' or 'pdf'.
+            style: 'screen', or 'paper': small fonts, thin lines, 3.3 inches wide, captions in files of their own.
+            width: Inches.
+        """
+        from robustcaps.utils.figure_style import check_formats, figure_style, save  # noqa: PLC0415  seaborn is slow
 
         self._stored_rows(ATTACK)  # raises before anything is replaced
-        folder = self.out / "figures"
-        folder.mkdir(exist_ok=True)
-        for old in (*folder.glob("*.png"), *folder.glob("*.svg")):
-            old.unlink()
-        written = []
-        for name, figure in self.figures(published=published):
-            for ending in formats:
-                written.append(folder / f"{name}.{ending}")
-                save(figure, written[-1])
+        check_formats(formats)
+        folder = self._figure_folder(style)
+        with figure_style(style, width) as chosen:
+            drawn = list(self.figures(published=published, only=only))
+            folder.mkdir(exist_ok=True, parents=True)
+            if not only:
+                self._remove_figures(folder, formats)
+            written = []
+            for name, figure in drawn:
+                for ending in formats:
+                    written.append(folder / f"{name}.{ending}")
+                    save(figure, written[-1])
+                if chosen.is_paper and figure.get_label():
+                    written.append(folder / f"{name}.txt")
+                    write_atomically(written[-1], f"{figure.get_label()}.\n")
         return written
+
+    def _figure_folder(self, style: str) -> Path:
+        """Return where figures of a style are drawn: the report shows those for the screen."""
+        return self.out / "figures" / ("paper" if style == "paper" else "")
+
+    @staticmethod
+    def _remove_figures(folder: Path, formats: Sequence[str]) -> None:
+        for ending in formats:
+            for old in folder.glob(f"*.{ending}"):
+                old.unlink()
 
     def write_report(self) -> Path:
         """Write report.html: one page with the figures drawn before, the numbers and how they were made."""
@@ -233,8 +311,13 @@ class Results:
         return path
 
     def write_all(self) -> list[Path]:
-        """Write tables, figures and the report, and return the files."""
-        return [*self.write_tables(), *self.write_figures(), self.write_report()]
+        """Write tables, figures and the report, and return the files; all figures of a former run are removed."""
+        from robustcaps.utils.figure_style import FORMATS  # noqa: PLC0415  seaborn takes a second to import
+
+        tables = self.write_tables()
+        for style in ("screen", "paper"):
+            self._remove_figures(self._figure_folder(style), (*FORMATS, "txt"))
+        return [*tables, *self.write_figures(), self.write_report()]
 
 
 @contextmanager

@@ -7,19 +7,31 @@ import sys
 import typer
 from rich.console import Console
 
-from robustcaps.cli.commands import attack, data, diagnose, import_weights, inspect, listing, new, results, run, train
+from robustcaps.cli.commands import (
+    attack,
+    compare,
+    data,
+    diagnose,
+    import_weights,
+    inspect,
+    listing,
+    new,
+    results,
+    run,
+    train,
+)
 from robustcaps.cli.escaping import escape
 from robustcaps.cli.last_resort import guarded_process, write_error_log
 from robustcaps.errors import PluginFailed, UserError, describe_error
 
 app = typer.Typer(
     help="How robust are capsule networks against adversarial attacks, honestly, beside matched CNNs.",
-    epilog="Start with: robustcaps run benchmarks/quick.toml",
+    epilog="Start with: robustcaps run quick",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for commands in (run, listing, attack, diagnose, train, import_weights, inspect, results, data, new):
+for commands in (run, listing, attack, diagnose, train, import_weights, inspect, results, compare, data, new):
     commands.register(app)
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130

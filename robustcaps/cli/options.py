@@ -14,7 +14,7 @@ from robustcaps.options import MAX_COUNT
 console = Console(emoji=False)  # 'cnn:a:' is a name, not an emoji
 
 SuiteFile = Annotated[
-    Path, typer.Argument(help="A suite such as benchmarks/quick.toml, or a collection such as benchmarks/full.toml.")
+    Path, typer.Argument(help="A suite file, a collection, or the name of a packaged one, e.g. quick.")
 ]
 OutFolder = Annotated[Path, typer.Argument(help="The out folder of a run.")]
 ModelName = Annotated[str, typer.Argument(help="A model, e.g. cnn or, with a tag, cnn:b.")]
@@ -26,7 +26,19 @@ DataSettings = Annotated[
 Split = Annotated[str, typer.Option(help="train or test.")]
 Limit = Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="How many samples to take.")]
 BatchSize = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Images per pass; results do not depend on it.")]
+ShardSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MAX_COUNT,
+        help="Samples per shard, the unit of work; results do not depend on it.",
+        show_default="as many as take seconds to minutes",
+    ),
+]
 Norm = Annotated[str, typer.Option(help="linf or l2.")]
+AttackNorm = Annotated[
+    str | None, typer.Option(help="linf, l2, l1, l0, affine or viewpoint (default: the attack's own, mostly linf).")
+]
 Weights = Annotated[
     Path | None, typer.Option(help="A safetensors file with weights.", show_default="the shipped weights")
 ]

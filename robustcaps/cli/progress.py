@@ -23,8 +23,8 @@ from robustcaps import training
 from robustcaps.cli.escaping import escape
 from robustcaps.cli.rendering import failure_line
 from robustcaps.data import download
-from robustcaps.execution import engines
 from robustcaps.execution.execute_cell import Outcome
+from robustcaps.execution.run_progress import RunProgress
 from robustcaps.suite.cell import Cell
 
 
@@ -58,7 +58,7 @@ class _Bars:
         self.bars.update(self.loading_task, completed=done, total=total, visible=done < total)
 
 
-class RunBars(_Bars, engines.RunProgress):
+class RunBars(_Bars, RunProgress):
     """Progress of a run: a bar for the whole, one for each cell at work, a line for each that ended."""
 
     def __init__(self, console: Console) -> None:
@@ -66,6 +66,9 @@ class RunBars(_Bars, engines.RunProgress):
         self.tasks: dict[str, TaskID] = {}
         self.overall: TaskID | None = None
         self.done = 0.0
+        """The work of the cells that have ended."""
+        self.at_work: dict[str, float] = {}
+        """The work done of each cell that has started."""
         self.cells = (0, 0)
 
     @property
@@ -85,7 +88,7 @@ class RunBars(_Bars, engines.RunProgress):
         self.console.rule(f"{escape(name)} ({number} of {count})", align="left")
 
     def run_started(self, cells: Sequence[Cell], finished: Sequence[Cell]) -> None:
-        self.cells, self.done = (0, len(cells)), 0.0
+        self.cells, self.done, self.at_work = (0, len(cells)), 0.0, {}
         if self.overall is not None:
             self.bars.remove_task(self.overall)
             self.overall = None
@@ -103,22 +106,32 @@ class RunBars(_Bars, engines.RunProgress):
 
     def cell_advanced(self, cell: Cell, done: int, total: int) -> None:
         self.bars.update(self.tasks[cell.id], completed=done, total=total)
-        if self.overall is not None:
-            self.bars.update(self.overall, completed=self.done + cell.work * done / total)
+        self.at_work[cell.id] = cell.work * done / total
+        self._update_overall()
 
     def cell_ended(self, outcome: Outcome) -> None:
         cell = outcome.cell
-        if cell.id in self.tasks:
-            self.bars.remove_task(self.tasks.pop(cell.id))
-        self.done += cell.work
-        self.cells = (self.cells[0] + 1, self.cells[1])
-        if self.overall is not None:
-            self.bars.update(self.overall, completed=self.done)
+        self.part_ended(cell)
         count = f"[{self.cells[0]}/{self.cells[1]}]"
         line = failure_line(outcome) if outcome.rows is None else f"{escape(cell.label)}: {outcome.seconds:.1f} s"
         self.console.print(f"{escape(count)} {line}", soft_wrap=True, highlight=False)
         if outcome.note:
             self.console.print(f"[yellow]warning[/]: {escape(f'{cell.label} {outcome.note}.')}", soft_wrap=True)
+
+    def part_ended(self, cell: Cell) -> None:
+        if cell.id in self.tasks:
+            self.bars.remove_task(self.tasks.pop(cell.id))
+        self.at_work.pop(cell.id, None)
+        self.done += cell.work
+        self.cells = (self.cells[0] + 1, self.cells[1])
+        self._update_overall()
+
+    def engine_noted(self, message: str) -> None:
+        self.console.print(escape(message), soft_wrap=True, highlight=False)
+
+    def _update_overall(self) -> None:
+        if self.overall is not None:
+            self.bars.update(self.overall, completed=self.done + sum(self.at_work.values()))
 
 
 EPOCH_METRICS = ("loss", "train_accuracy", "validation_accuracy", "robust_accuracy", "lr", "seconds")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from robustcaps.suite.estimate import SuiteEstimate
 
 STYLES = {"good": "green", "warning": "yellow", "bad": "red"}
+MAX_LISTED_FILES = 12
+"""More files are not listed one by one."""
 
 
 def show_run(console: Console, run: Run) -> None:
@@ -37,11 +39,14 @@ def show_run(console: Console, run: Run) -> None:
         console.rule(align="left")
         show_files(console, run.files)
         return
+    if run.part is not None:
+        text = f"Part {run.part}: {run.shards} shards computed. Join all parts with: robustcaps merge OUT PART_OUT..."
+        show_sentences(console, [text])
     if run.results is not None:
         show_main_tables(console, run.results)
         show_violations(console, run.results.violations)
         show_sentences(console, run.results.findings)
-    if run.computed == 0:
+    if run.computed == 0 and run.part is None:
         console.print(f"Nothing to compute: all {run.reused} cells were finished before.")
     show_files(console, run.files)
     for reason in run.untrained:
@@ -106,7 +111,12 @@ def show_violations(console: Console, counts: pd.DataFrame) -> None:
             f"{line.attack} on {line.model}: {line.rows} rows are invalid ({line.violation}) and count as not fooled: "
             f"the attack {line.sentence}."
         )
-        console.print(f"[yellow]warning[/]: {escape(text)}", soft_wrap=True)
+        show_warning(console, text)
+
+
+def show_warning(console: Console, text: str) -> None:
+    """Print a warning of one line."""
+    console.print(f"[yellow]warning[/]: {escape(text)}", soft_wrap=True)
 
 
 def show_sentences(console: Console, sentences: Iterable[str]) -> None:
@@ -121,9 +131,25 @@ def show_notes(console: Console, notes: Iterable[str]) -> None:
 
 
 def show_files(console: Console, files: Sequence[Path]) -> None:
-    """Print the paths of the files that were written."""
+    """Print the paths of the files that were written; many are grouped by folder and by endings."""
     console.print("Written:")
-    show_sentences(console, (f"  {path}" for path in files))
+    lines = map(str, files) if len(files) <= MAX_LISTED_FILES else _group_files(files)
+    show_sentences(console, (f"  {line}" for line in lines))
+
+
+def _group_files(files: Sequence[Path]) -> Iterator[str]:
+    """Yield a line per folder and set of endings, such as 'out/quick: models, table (csv, md)'."""
+    endings: dict[tuple[Path, str], list[str]] = {}
+    for path in files:
+        endings.setdefault((path.parent, path.stem), []).append(path.suffix[1:])
+    groups: dict[tuple[Path, tuple[str, ...]], list[str]] = {}
+    for (folder, stem), suffixes in endings.items():
+        groups.setdefault((folder, tuple(suffixes)), []).append(stem)
+    for (folder, kinds), stems in groups.items():
+        if len(stems) == len(kinds) == 1:
+            yield str(folder / f"{stems[0]}.{kinds[0]}")
+        else:
+            yield f"{folder}: {', '.join(stems)} ({', '.join(kinds)})"
 
 
 def show_problems(console: Console, problems: Sequence[str]) -> None:
@@ -189,7 +215,8 @@ def show_estimates(console: Console, source: Path, estimates: Sequence[SuiteEsti
         cells, rows = (sum(each) for each in zip(*((len(part.cells), part.rows) for part in parts), strict=True))
         passes, seconds = (sum(each) for each in zip(*((part.passes, part.seconds) for part in parts), strict=True))
         cost = f"about {passes:,.0f} forward passes at most: about {format_duration(seconds)} at most"
-        return f"{path}: fine. {suites}{cells:,} cells, {rows:,} rows, {cost}, on this machine ({machine})."
+        counted = f"{cells:,} cell{'s' if cells != 1 else ''}, {rows:,} rows"
+        return f"{path}: fine. {suites}{counted}, {cost}, on this machine ({machine})."
 
     for estimate in estimates:
         show_sentences(console, [*estimate.lines(), total(estimate.source, [estimate])])

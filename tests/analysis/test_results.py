@@ -8,14 +8,17 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 import robustcaps as rc
-from robustcaps.analysis.results import Results
+from robustcaps.analysis.results import Results, StoredCell
+from robustcaps.attacks.example_columns import EXAMPLE_COLUMNS, EXAMPLE_NAMES
 from robustcaps.errors import UserError
+from robustcaps.execution.store import Store
 from robustcaps.registry import ATTACKS, DATASETS, MODELS
 from robustcaps.utils.grid import grids_markdown
 from tests.conftest import PLUGIN
@@ -103,36 +106,41 @@ def reads(monkeypatch):
     return counts
 
 
-def once(out):
-    """Return the counts of reading run.json and every cell once."""
-    cells = list((out / "cells").glob("*.parquet"))
-    assert len(cells) == 10
-    return Counter(["run.json", *(path.name for path in cells)])
+@pytest.fixture
+def once_and_images(out):
+    """The counts of reading run.json and every cell once, and attack cells again for the images of the report."""
+    cells = json.loads((out / "run.json").read_text())["cells"]
+    files = {cell["id"]: f"{cell['id']}.parquet" for cell in cells}
+    assert len(files) == 10 and set(files.values()) == {path.name for path in (out / "cells").glob("*.parquet")}
+    images = [files[cell["id"]] for cell in cells if cell["kind"] == "attack"]
+    return Counter(["run.json", *files.values(), *images])
 
 
-def test_to_write_everything_each_file_is_read_once(out, reads):
+def test_to_write_everything_each_file_is_read_once_and_images_when_shown(out, once_and_images, reads):
     written = Results(out).write_all()
-    assert reads == once(out)
+    assert reads == once_and_images
     names = {path.name for path in written}
     assert {"table.csv", "verdicts.md", "gradients.csv", "accuracy.svg", "verdicts.png", "report.html"} <= names
 
 
-def test_whatever_is_used_each_file_is_read_once(out, reads):
+def test_whatever_is_used_each_file_is_read_once_and_images_when_shown(out, once_and_images, reads):
     results = Results(out)
     assert reads == Counter(["run.json"])
     assert set(results.table["model"]) == {"levels", "blunt"} and len(results.verdicts) == 2
     assert results.tables["gradients"]["n"].tolist() == [6, 6] and results.tables["transfer"].empty
-    (finding,) = results.findings
-    assert finding.startswith("No significant difference between levels and blunt under worst case of all at eps 0.1")
+    masking, undecided = results.findings
+    assert masking.startswith("Gradient masking: of 2 verdicts, ")
+    assert undecided.startswith("No significant difference between levels and blunt (robust AUC ")
     invalid = results.violations.set_index(["model", "attack"])["rows"]
     assert invalid.to_dict() == {("levels", "too far"): 12, ("blunt", "too far"): 12}
     assert {"accuracy", "cost", "verdicts", "gradients"} <= {name for name, _ in results.figures()}
-    assert len(results.main_grids()) == 3 and len(results.sections()) == 2
+    assert results.tables["ranking"]["verdict"].isin(["trusted", "suspicious", "masked"]).all()
+    assert len(results.main_grids()) == 4 and len(list(results.sections())) == 2
     results.write_tables()
     results.write_figures()
     results.write_report()
     assert len(results.rows()) == 2 * 12 * 5 and len(results.rows("gradients")) == 2 * 6
-    assert reads == once(out)
+    assert reads == once_and_images
 
 
 def test_the_counter_of_reads_counts(out, reads):
@@ -142,9 +150,10 @@ def test_the_counter_of_reads_counts(out, reads):
 
 
 def test_what_is_written_again_has_the_same_bytes(out):
-    tables = {path: path.read_bytes() for path in (*out.glob("*.csv"), *out.glob("*.md"), *out.glob("figures/*"))}
+    patterns = ("*.csv", "*.md", "*.tex", "figures/*.*")
+    before = {path: path.read_bytes() for pattern in patterns for path in out.glob(pattern)}
     Results(out).write_all()
-    assert {path: path.read_bytes() for path in tables} == tables
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_tables_and_figures_of_a_former_run_are_removed(out):
@@ -291,3 +300,39 @@ def test_a_damaged_record_is_named(tmp_path, content, words):
 def test_a_folder_without_a_run_is_named(tmp_path, folder):
     with pytest.raises(UserError, match=r"run\.json: no such file\. Is .* the out folder of `robustcaps run`\?"):
         rc.load_results(tmp_path / folder)
+
+
+def test_examples_are_read_on_demand_and_rows_leave_them_out(out, monkeypatch):
+    results = Results(out)
+    assert not set(EXAMPLE_COLUMNS) & set(results.rows().columns)
+    examples = results.examples()
+    assert list(examples.columns) == [*EXAMPLE_NAMES, *EXAMPLE_COLUMNS]
+    assert examples.groupby(["model", "attack", "eps"]).size().tolist() == [6] * 10
+    assert set(examples["image_shape"]) == {"1x6x6"} and examples["original"].map(len).eq(2 * 36).all()
+    loaded = []
+    original = pq.ParquetFile.read
+    monkeypatch.setattr(pq.ParquetFile, "read", lambda *args, **kw: loaded.append(original(*args, **kw)) or loaded[-1])
+    Results(out).rows()
+    assert loaded and all(not set(EXAMPLE_COLUMNS) & set(table.column_names) for table in loaded)
+
+
+def test_an_older_run_and_a_published_one_have_no_examples(out):
+    store = Store(out)
+    for cell in Results(out).record["cells"]:
+        if cell["kind"] == "attack":
+            rows = store.read(StoredCell(cell["id"], cell["names"], cell["kind"])).drop(columns=list(EXAMPLE_COLUMNS))
+            identity = {"id": cell["id"], "names": cell["names"], "label": "", "settings": cell["settings"]}
+            store.save(SimpleNamespace(**identity), rows, 1.0)
+    expected = Results(out).examples()
+    assert expected.empty and list(expected.columns) == [*EXAMPLE_NAMES, *EXAMPLE_COLUMNS]
+    Results(out).write_tables()
+    shutil.rmtree(out / "cells")
+    assert Results(out).examples().empty
+
+
+def test_a_damaged_cell_has_no_examples(out):
+    damaged = next(cell for cell in Results(out).record["cells"] if cell["kind"] == "attack")
+    path = out / "cells" / f"{damaged['id']}.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    results = Results(out)
+    assert len(results.problems) == 1 and len(results.examples()) in {48, 54}

@@ -134,8 +134,8 @@ SUITES = {
     ),
     "unknown option": attack("stps = 3", "attacks[0]: attack 'fgsm': unknown option 'stps'"),
     "unknown loss": attack('loss = "hinge"', "attacks[0]: attack 'fgsm': loss: "),
-    "unknown norm": attack('norm = "l1"', "attacks[0].norm: input should be 'linf' or 'l2'"),
-    "unknown unit": attack('unit = "byte"', "attacks[0].unit: input should be 'pixel' or 'std'"),
+    "unknown norm": attack('norm = "l3"', "attacks[0].norm: input should be 'linf', 'l2', 'l1', 'l0', "),
+    "unknown unit": attack('unit = "byte"', "attacks[0].unit: input should be 'pixel', 'std', 'count' or 'degrees'"),
     "unknown goal": attack('goal = "some"', "attacks[0].goal: input should be 'untargeted' or 'targeted'"),
     "unknown target": attack('goal = "targeted"\ntarget = "level9"', "target: unknown class 'level9'"),
     "target out of range": attack('goal = "targeted"\ntarget = 99', "attacks[0]: target: "),
@@ -202,6 +202,10 @@ SUITES = {
     "missing files": suite(GOOD.replace('"dots"', '"mnist"'), "data[0]: "),
     "unknown diagnostic": diagnostic('use = "verdikt"', "diagnostics[0]"),
     "diagnostic eps 0": diagnostic("eps = 0", "diagnostics[0].eps[0]: input should be greater than 0"),
+    "an eps without effect": diagnostic(
+        'use = "certify"\neps = 0.1', "diagnostics[0]: diagnostic 'certify' takes no eps"
+    ),
+    "a norm without effect": diagnostic('use = "gradients"\nnorm = "l2"', "diagnostic 'gradients' takes no norm"),
     "diagnostic eps twice": diagnostic("eps = [0.1, 0.1]", "is listed twice"),
     "diagnostic limit": diagnostic("limit = 0", "diagnostics[0].limit: input should be greater than or equal to 1"),
     "diagnostic option": diagnostic("stepz = 3", "unknown option 'stepz'"),
@@ -265,6 +269,16 @@ CALLS = {
         ["run", "x.toml", "--plugin", "tiny_plugin.py", "--out", f"new/{'o' * 300}"], "cannot be written"
     ),
     "unknown engine": Case(["run", "x.toml", "--engine", "rey"], "unknown engine 'rey'. Did you mean 'ray'?"),
+    "an address without ray": Case(["run", "x.toml", "--address", "auto"], "--address needs --engine ray"),
+    "an address of nothing": Case(
+        ["run", "x.toml", "--engine", "ray", "--address", "no\nwhere"],
+        r"--address 'no\nwhere': must be HOST:PORT or auto",
+    ),
+    "no GPUs at all": Case(["run", "x.toml", "--engine", "ray", "--gpus-per-task", "nan"], "gpus_per_task: "),
+    "a GPU and a half": Case(["run", "x.toml", "--engine", "ray", "--gpus-per-task", "1.5"], "must be a whole number"),
+    "part 9/8": Case(["run", "x.toml", "--part", "9/8"], "--part 9/8: the first number must be from 1 to 8"),
+    "part of many digits": Case(["run", "x.toml", "--part", f"1/{HUGE}"], "must be like 3/8"),
+    "merge of nothing": Case(["merge", "out", "nothing"], "nothing/run.json: no such file"),
     "unknown device": Case([*ON_TOYS, "--device", "gpu"], "device 'gpu' is not available"),
     "unknown model": Case(["attack", "cn", "fgsm"], "unknown model 'cn'. Did you mean 'cnn'?"),
     "a model with a newline": Case(["attack", "c\nn", "fgsm"], r"unknown model 'c\nn'"),
@@ -284,7 +298,9 @@ CALLS = {
     "an unknown setting": Case([*ON_TOYS, "--set", "stps=3"], "unknown option 'stps'"),
     "max_queries 10**30": Case([*ON_TOYS, "--set", f"max_queries=1{'0' * 30}"], "--set max_queries: an integer has"),
     "no rows folder": Case([*ON_TOYS, "--rows", "no/rows.csv"], "--rows no/rows.csv: no such folder"),
-    "unknown norm": Case([*ON_TOYS, "--norm", "l1"], "norm: input should be 'linf' or 'l2'"),
+    "unknown norm": Case(
+        [*ON_TOYS, "--norm", "l3"], "norm: input should be 'linf', 'l2', 'l1', 'l0', 'affine' or 'viewpoint'"
+    ),
     "unknown split": Case([*ON_TOYS, "--split", "all"], "split: input should be 'train' or 'test'"),
     "weights that are none": Case([*ON_TOYS, "--weights", "x.toml"], "x.toml"),
     "weights a pipe": Case([*ON_TOYS, "--weights", "pipe"], "pipe: not a regular file"),
@@ -393,6 +409,7 @@ def test_the_catalogue_is_large():
 @pytest.mark.usefixtures("registries", "plugin")
 def test_bad_input_is_one_line_with_exit_code_2_and_leaves_nothing(case, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROBUSTCAPS_DATA", raising=False)
     os.mkfifo("pipe")
     for name, content in {"x.toml": GOOD, **case.files}.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)

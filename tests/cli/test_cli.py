@@ -42,15 +42,15 @@ def test_a_run_leaves_everything_and_a_second_one_computes_nothing(cli, suite, p
     first = cli("run", suite, "--plugin", plugin, "--out", "o")
     assert first.returncode == 0, first.stderr
     out = tmp_path / "o"
-    tables = ("attack_comparisons", "comparisons", "table", "targets")
+    tables = ("attack_comparisons", "comparisons", "differences", "ranking", "table", "targets")
     assert {path.name for path in out.iterdir()} == {
         *("cells", "figures", "report.html", "run.json"),
-        *(f"{name}.{ending}" for name in tables for ending in ("csv", "md")),
+        *(f"{name}.{ending}" for name in tables for ending in ("csv", "md", "tex")),
     }
     drawn = ("accuracy", "cost", "targeted", "targets")
     names = {f"{name}.{ending}" for name in drawn for ending in ("png", "svg")}
     assert {path.name for path in (out / "figures").iterdir()} == names
-    shown = ("accuracy under attack in %", "o/table.csv", "o/figures/accuracy.svg")
+    shown = ("accuracy under attack in %", "o: ranking, ", " table, ", "o/figures: accuracy, ", "o/report.html")
     assert all(text in first.stdout for text in shown)
 
     record = json.loads((out / "run.json").read_text())
@@ -163,7 +163,20 @@ COMMANDS = list(commands(typer.main.get_command(app)))
 
 
 def test_all_commands_are_there():
-    plain = {"run", "check", "list", "attack", "diagnose", "inspect", "train", "table", "figures", "report"}
+    plain = {
+        "run",
+        "check",
+        "list",
+        "attack",
+        "diagnose",
+        "inspect",
+        "train",
+        "table",
+        "figures",
+        "report",
+        "merge",
+        "compare",
+    }
     nested = {("data", "get"), ("data", "export"), ("new", "attack"), ("import", "hinton2018")}
     assert set(COMMANDS) == {(name,) for name in plain} | nested
 
@@ -180,7 +193,7 @@ def test_every_command_has_an_example_in_its_help(words):
 def test_completion_can_be_installed(cli):
     text = cli("--help").stdout
     assert "--install-completion" in text and "--show-completion" in text
-    assert "Start with: robustcaps run benchmarks/quick.toml" in text
+    assert "Start with: robustcaps run quick" in text
 
 
 BAD_CALLS = {

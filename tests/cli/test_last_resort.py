@@ -51,9 +51,12 @@ def test_an_interrupted_run_says_how_to_go_on(suite, plugin, tmp_path, number):
     code = "from robustcaps.cli.app import main; main()"
     command = [sys.executable, "-c", code, "run", str(suite), "--plugin", str(slow_plugin(plugin)), "--out", "o"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
-    with subprocess.Popen(
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    )
+    signal.signal(signal.SIGINT, before)
+    with process:
         deadline = time.monotonic() + 100
         while not list((tmp_path / "o").glob("cells/*.parquet")) and time.monotonic() < deadline:
             time.sleep(0.02)

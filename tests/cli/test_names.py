@@ -60,6 +60,11 @@ def texts(folder: Path) -> Iterator[tuple[str, str]]:
             yield path.name, path.read_text()
 
 
+def without_library(text: str) -> str:
+    """A page without the longest script, which is the library that draws its charts."""
+    return text.replace(max(re.findall(r"<script.*?</script>", text, re.DOTALL), key=len, default=""), "")
+
+
 @pytest.mark.usefixtures("registries")
 def test_names_are_escaped_on_the_terminal_and_in_every_file(tmp_path, plugin, monkeypatch, capsys):
     (tmp_path / "x.toml").write_text(SUITE.replace("NAME", IN_TOML))
@@ -75,7 +80,7 @@ def test_names_are_escaped_on_the_terminal_and_in_every_file(tmp_path, plugin, m
     files = dict(texts(tmp_path / "o"))
     assert {"table.csv", "table.md", "transfer.csv", "transfer.svg", "report.html"} <= set(files), said.err
     for name, text in files.items():
-        assert not hidden(text), name
+        assert not hidden(without_library(text)), name
     assert f"{SHOWN} model" in files["table.csv"]
     assert SHOWN.replace("|", r"\|") + " attack" in files["table.md"]
     escaped = SHOWN.replace("<b>", "&lt;b&gt;")

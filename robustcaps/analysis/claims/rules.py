@@ -24,8 +24,9 @@ from robustcaps.analysis.claims.evidence import (
     noticeable,
     paired_difference,
 )
-from robustcaps.analysis.tables.comparisons import ALPHA, format_p
+from robustcaps.analysis.tables.comparisons import ALPHA
 from robustcaps.analysis.tables.perturbation_norms import larger_side
+from robustcaps.utils.grid import format_p
 from robustcaps.utils.statistics import holm, mcnemar
 
 Where = Mapping[str, str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +13,6 @@ from robustcaps.analysis.tables.comparisons import (
     compare_attacks,
     compare_models,
     comparison_grids,
-    comparison_sentences,
-    headlines,
 )
 from robustcaps.analysis.tables.matrices import target_grids, target_matrix, transfer_grids, transfer_matrix
 from robustcaps.analysis.tables.models import model_grids, tabulate_models
@@ -22,11 +20,17 @@ from robustcaps.analysis.tables.perturbation_norms import (
     compare_norms,
     distance_grids,
     norm_comparison_grids,
-    norm_sentences,
     smallest_norms,
     tabulate_distances,
 )
-from robustcaps.analysis.tables.robust_auc import auc_grids, auc_sentences, tabulate_auc, without_groups
+from robustcaps.analysis.tables.ranking import (
+    clean_accuracy,
+    compare_auc,
+    difference_grids,
+    rank_models,
+    ranking_grids,
+)
+from robustcaps.analysis.tables.robust_auc import auc_grids, tabulate_auc, without_groups
 from robustcaps.analysis.tables.summary import summarise, summary_grids, with_worst_case
 from robustcaps.utils.grid import Grid
 
@@ -37,6 +41,8 @@ class AttackRows:
 
     rows: pd.DataFrame
     models: Sequence[Mapping[str, Any]] = ()
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The names of each dataset's classes."""
 
     @cached_property
     def with_worst_case(self) -> pd.DataFrame:
@@ -68,12 +74,10 @@ class AttackRows:
         """Which model needs larger perturbations."""
         return compare_norms(self.norms)
 
-    @property
-    def findings(self) -> list[str]:
-        """Sentences that say which model or group is more robust, and which needs larger perturbations."""
-        of_groups = [] if self.auc.empty else auc_sentences(self.auc)
-        of_models = comparison_sentences(headlines(self.model_comparisons))
-        return of_groups + of_models + norm_sentences(self.norm_comparisons)
+    @cached_property
+    def ranking(self) -> pd.DataFrame:
+        """The models by robust AUC."""
+        return rank_models(self.with_worst_case, clean_accuracy(self.rows), self.summary, self.models)
 
 
 @dataclass(frozen=True)
@@ -90,10 +94,12 @@ def _models(attacks: AttackRows) -> pd.DataFrame:
 
 
 ATTACK_TABLES = (
+    AttackTable("ranking", lambda attacks: attacks.ranking, ranking_grids),
+    AttackTable("differences", lambda attacks: compare_auc(attacks.with_worst_case, attacks.models), difference_grids),
     AttackTable("table", lambda attacks: attacks.summary, summary_grids),
     AttackTable("auc", lambda attacks: attacks.auc, auc_grids),
     AttackTable("transfer", lambda attacks: transfer_matrix(attacks.rows), transfer_grids),
-    AttackTable("targets", lambda attacks: target_matrix(attacks.rows), target_grids),
+    AttackTable("targets", lambda attacks: target_matrix(attacks.rows, attacks.classes), target_grids),
     AttackTable("distances", lambda attacks: tabulate_distances(attacks.norms, attacks.models), distance_grids),
     AttackTable("sizes", lambda attacks: attacks.norm_comparisons, norm_comparison_grids),
     AttackTable("comparisons", lambda attacks: attacks.model_comparisons, comparison_grids),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robustcaps.analysis.rows import split_by_group
 from robustcaps.suite.spec import WORST_CASE
-from robustcaps.utils.grid import Grid, GridCell, make_grid
+from robustcaps.utils.grid import Grid, GridCell, format_p, make_grid
 from robustcaps.utils.statistics import holm, mcnemar
 
 BUDGET = ["goal", "norm", "unit", "eps"]
@@ -138,38 +138,3 @@ def comparison_grids(table: pd.DataFrame) -> list[Grid]:
     ]
     note = "McNemar's exact test on the same samples, p corrected by Holm for all lines; bold: p < 0.05."
     return [make_grid(columns, rows, note=note, numeric=columns[5:8])]
-
-
-def format_p(p: float) -> str:
-    """Return a p-value as text."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-
-
-def headlines(comparisons: pd.DataFrame) -> pd.DataFrame:
-    """Return one line per pair, dataset and norm: under the worst case, at the eps where they are easiest to compare.
-
-    That is where the mean of both accuracies is nearest to one half; p stays corrected for all lines.
-    """
-    if comparisons.empty:
-        return comparisons
-    worst = comparisons["attack"] == WORST_CASE
-    chosen = comparisons[worst] if worst.any() else comparisons
-    half = (chosen["accuracy_first"] + chosen["accuracy_second"] - 1).abs()
-    pairs = chosen.assign(half=half).sort_values("half", kind="stable")
-    return pairs.drop_duplicates(["suite", "data", "norm", "unit", "first", "second"]).drop(columns="half").sort_index()
-
-
-def comparison_sentences(comparisons: pd.DataFrame) -> list[str]:
-    """Return a sentence per comparison: which model is significantly more robust, or that neither is."""
-    sentences = []
-    for line in comparisons.to_dict("records"):
-        order = ("first", "second") if line["accuracy_first"] >= line["accuracy_second"] else ("second", "first")
-        better, worse = (line[name] for name in order)
-        shares = " vs ".join(f"{100 * line[f'accuracy_{name}']:.1f} %" for name in order)
-        setting = f"under {line['attack']} at eps {line['eps']:g} ({line['norm']}) on {line['data']}"
-        numbers = f"{shares}, {format_p(line['p'])} (McNemar, Holm), n = {line['n']}"
-        if line["p"] < ALPHA:
-            sentences.append(f"{better} is significantly more robust than {worse} {setting}: {numbers}.")
-        else:
-            sentences.append(f"No significant difference between {better} and {worse} {setting}: {numbers}.")
-    return sentences

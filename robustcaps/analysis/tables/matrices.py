@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pandas as pd
 
 from robustcaps.analysis.tables.summary import RUN
@@ -10,6 +12,8 @@ from robustcaps.utils.statistics import wilson
 
 SWEEP = ["data", "norm", "unit"]
 TARGETED_SWEEP = ["data", "model", "attack", "norm", "unit"]
+CLASS_COLUMNS = {"label_name": "label", "target_name": "target"}
+"""The columns with names of classes, where they are known, and those with their numbers."""
 
 
 def transfer_matrix(rows: pd.DataFrame) -> pd.DataFrame:
@@ -24,9 +28,23 @@ def transfer_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def target_matrix(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return how often targeted attacks turn a class into another: one line per (model, attack, eps, label, target)."""
-    return _rates(rows[rows["goal"] == "targeted"], [*RUN, "eps", "label", "target"])
+def target_matrix(rows: pd.DataFrame, classes: Mapping[str, Sequence[str]] | None = None) -> pd.DataFrame:
+    """Return how often targeted attacks turn a class into another: one line per (model, attack, eps, label, target).
+
+    `classes` has the names of each dataset's classes; with them, the table names the classes, too.
+    """
+    matrix = _rates(rows[rows["goal"] == "targeted"], [*RUN, "eps", "label", "target"])
+    if not classes:
+        return matrix
+    for name, number in CLASS_COLUMNS.items():
+        pairs = zip(matrix["data"], matrix[number], strict=True)
+        matrix[name] = [_class_name(classes.get(str(data), ()), label) for data, label in pairs]
+    return matrix
+
+
+def _class_name(names: Sequence[str], number: int) -> str:
+    """Return the name of a class, or its number where it has none."""
+    return names[number] if 0 <= number < len(names) else str(number)
 
 
 def _rates(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -68,16 +86,29 @@ def _share(group: pd.DataFrame, model: str) -> GridCell:
 
 
 def target_grids(matrix: pd.DataFrame) -> list[Grid]:
-    """Return which class is turned into which at the largest eps of each attack, in %, classes by number."""
+    """Return which class is turned into which at the largest eps of each attack, in %."""
     grids = []
     for (data, model, attack, norm, _), part in at_largest_eps(matrix, TARGETED_SWEEP).groupby(
         TARGETED_SWEEP, sort=False
     ):
         shares = part.pivot_table(index="label", columns="target", values="success")
+        names = class_names(part)
         rows = [
-            [str(label), *("" if pd.isna(share) else f"{100 * share:.0f}" for share in line)]
+            [names[int(label)], *("" if pd.isna(share) else f"{100 * share:.0f}" for share in line)]
             for label, line in zip(shares.index, shares.to_numpy(), strict=True)
         ]
         title = f"{model} on {data}, {attack}, eps {part['eps'].iloc[0]:g} ({norm}), reached %:"
-        grids.append(make_grid(["class", *(f"to {target}" for target in shares.columns)], rows, title=title))
+        grids.append(
+            make_grid(["class", *(f"to {names[int(target)]}" for target in shares.columns)], rows, title=title)
+        )
     return grids
+
+
+def class_names(matrix: pd.DataFrame) -> dict[int, str]:
+    """Return the names of a dataset's classes by number, in their order; numbers where the names are not known."""
+    named = {
+        number: str(name)
+        for names, numbers in CLASS_COLUMNS.items()
+        for number, name in zip(matrix[numbers], matrix[names if names in matrix else numbers], strict=True)
+    }
+    return dict(sorted(named.items()))

@@ -28,7 +28,8 @@ def smallest_norms(rows: pd.DataFrame) -> pd.DataFrame:
     Only minimum-norm attacks count: with a fixed eps, norms say more about the eps than about the model.
     """
     attacked = rows[(rows["eps"] > 0) & rows["closest"] & (rows["target"] != rows["label"])]
-    norm = attacked["linf"].where(attacked["norm"] == "linf", attacked["l2"])
+    linf_or_l2 = attacked["linf"].where(attacked["norm"] == "linf", attacked["l2"])
+    norm = attacked.get("size", linf_or_l2)  # rows of older runs have no sizes in other norms
     norms = attacked.assign(size=np.where(attacked["fooled"], norm, np.inf))
     return norms.groupby([*RUN, "index"], sort=False, observed=True)["size"].min().reset_index()
 
@@ -111,26 +112,16 @@ def larger_side(line: Mapping[Any, Any]) -> int:
     return 0 if smaller_fooled_less or line["n"] < MIN_SAMPLES else sign
 
 
-def norm_sentences(comparisons: pd.DataFrame) -> list[str]:
-    """Return a sentence per pair of models: which needs the larger perturbations, by the smallest of all attacks."""
-    sentences = []
-    for line in comparisons.to_dict("records"):
-        if line["attack"] != ANY_ATTACK:
-            continue
-        order = ("first", "second") if line["difference"] >= 0 else ("second", "first")
-        larger, smaller = (line[name] for name in order)
-        low, high = (line["low"], line["high"]) if order[0] == "first" else (-line["high"], -line["low"])
-        means = " vs ".join(f"{line[f'mean_{name}']:.3g}" for name in order)
-        interval = f"difference {abs(line['difference']):.2g} (95 % CI {low:.2g} to {high:.2g})"
-        setting = f"on {line['data']} ({line['norm']}, the smallest that any attack on both found)"
-        numbers = f"mean {means}, {interval}, n = {line['n']} of {line['of']}"
-        if larger_side(line):
-            sentences.append(f"{larger} needs larger perturbations than {smaller} {setting}: {numbers}.")
-        else:
-            sentences.append(
-                f"It is undecided whether {larger} or {smaller} needs larger perturbations {setting}: {numbers}."
-            )
-    return sentences
+def norm_sentence(line: Mapping[Any, Any]) -> str:
+    """Return a decided comparison as a sentence: which model needs the larger perturbations."""
+    order = ("first", "second") if line["difference"] >= 0 else ("second", "first")
+    larger, smaller = (line[name] for name in order)
+    low, high = (line["low"], line["high"]) if order[0] == "first" else (-line["high"], -line["low"])
+    means = " vs ".join(f"{line[f'mean_{name}']:.3g}" for name in order)
+    interval = f"difference {abs(line['difference']):.2g} (95 % CI {low:.2g} to {high:.2g}, paired bootstrap)"
+    setting = f"on {line['data']} ({line['norm']}, the smallest that any attack on both found)"
+    numbers = f"mean {means}, {interval}, n = {line['n']} of {line['of']}"
+    return f"{larger} needs larger perturbations than {smaller} {setting}: {numbers}."
 
 
 def distance_grids(table: pd.DataFrame) -> list[Grid]:

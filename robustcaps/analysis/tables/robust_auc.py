@@ -1,20 +1,67 @@
-"""Robust AUC of groups of models that differ in nothing but the seed of their training."""
+"""Robust AUC: accuracy under the worst case of all attacks, averaged over eps, of models and of groups of models.
+
+The models of a group differ in nothing but the seed of their training. On an evenly spaced grid of eps, the AUC is the
+mean of the smallest eps that fools a sample, as a share of the largest, up to one step of the grid.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from robustcaps.analysis.tables.comparisons import ALPHA, format_p
+from robustcaps.analysis.rows import number_groups
+from robustcaps.analysis.tables.comparisons import ALPHA
 from robustcaps.suite.spec import WORST_CASE
-from robustcaps.utils.grid import Grid, GridCell, make_grid
+from robustcaps.utils.grid import Grid, GridCell, format_p, make_grid
 from robustcaps.utils.statistics import CrossedEstimate, crossed_difference, crossed_mean, holm
 
 SETTING = ["suite", "data", "norm", "unit"]
+
+
+@dataclass(frozen=True, eq=False)
+class SampleAccuracies:
+    """The robust accuracy of every sample, averaged over eps, for models that are attacked alike."""
+
+    setting: Mapping[str, Any]
+    """Suite, dataset, norm and unit."""
+    models: list[str]
+    eps: list[float]
+    """The grid: every eps > 0 at which all of the models are attacked."""
+    by_sample: NDArray[np.float64]
+    """(models, samples), without samples that a model lacks."""
+
+
+def worst_case_only(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the worst case over untargeted attacks, eps > 0; a model's only attack is its worst case."""
+    untargeted = (rows["goal"] == "untargeted") & (rows["eps"] > 0)
+    attacked = rows.loc[untargeted, [*SETTING, "model", "attack", "eps", "index"]]
+    attacked["right"] = (rows["adv_pred"] == rows["label"])[untargeted]
+    groups = number_groups(attacked, [*SETTING, "model"])
+    is_worst = (attacked["attack"] == WORST_CASE).to_numpy()
+    has_worst = np.bincount(groups, weights=is_worst) > 0
+    return attacked[is_worst | ~has_worst[groups]].drop(columns="attack")
+
+
+def accuracy_by_sample(rows: pd.DataFrame) -> SampleAccuracies:
+    """Return the robust accuracy of every model and sample of a setting from the rows of `worst_case_only`."""
+    eps_of_models = [set(part.unique()) for _, part in rows.groupby("model", observed=True)["eps"]]
+    eps = sorted(set.intersection(*eps_of_models))
+    rows = rows[rows["eps"].isin(eps)]
+    places, models = pd.factorize(rows["model"])
+    samples, indices = pd.factorize(rows["index"])
+    shape = len(models), len(indices)
+    cells = places * shape[1] + samples
+    counts = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+    sums = np.bincount(cells, weights=rows["right"], minlength=shape[0] * shape[1]).reshape(shape)
+    complete = (counts > 0).all(axis=0)
+    setting = {name: rows[name].iloc[0] for name in SETTING} if len(rows) else {}
+    return SampleAccuracies(setting, [str(model) for model in models], eps, sums[:, complete] / counts[:, complete])
 
 
 def without_groups(rows: pd.DataFrame, models: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -37,31 +84,33 @@ def tabulate_auc(rows: pd.DataFrame, models: Sequence[Mapping[str, Any]]) -> pd.
     groups = _groups(models)
     if not groups:
         return pd.DataFrame()
-    attacked = rows[(rows["goal"] == "untargeted") & (rows["eps"] > 0)]
-    attacked = attacked.assign(
-        group=[groups.get(key, "") for key in zip(attacked["model"], attacked["data"], strict=True)],
-        right=attacked["adv_pred"] == attacked["label"],
-    )
+    attacked = worst_case_only(rows)
+    attacked["group"] = [groups.get(key, "") for key in zip(attacked["model"], attacked["data"], strict=True)]
     attacked = attacked[attacked["group"] != ""]
     lines = []
     for setting, part in attacked.groupby(SETTING, sort=False, observed=True):
-        estimates = {str(group): _estimate(own) for group, own in part.groupby("group", sort=False, observed=True)}
+        by_group = part.groupby("group", sort=False, observed=True)
+        by_sample = {str(group): accuracy_by_sample(own) for group, own in by_group}
+        estimates = {group: (own, crossed_mean(own.by_sample)) for group, own in by_sample.items()}
         reference = next(iter(estimates))
-        for group, (grid, by_model, estimate) in estimates.items():
+        for group, (own, estimate) in estimates.items():
+            by_model = own.by_sample.mean(axis=1)
             line = {
                 **dict(zip(SETTING, setting, strict=True)),
                 "group": group,
                 **_describe(group, str(setting[1]), models),
                 "models": estimate.models,
                 "n": len(estimate.sample_means),
-                "eps": " ".join(f"{eps:g}" for eps in grid),
+                "eps": " ".join(f"{eps:g}" for eps in own.eps),
                 "auc": estimate.mean,
                 **dict(zip(("auc_low", "auc_high"), np.clip(estimate.interval, 0, 1), strict=True)),
                 "auc_min": by_model.min(),
                 "auc_max": by_model.max(),
             }
-            first_grid, _, first = estimates[reference]
-            lines.append(line | _difference(estimate, first, reference, grid == first_grid and group != reference))
+            first_own, first = estimates[reference]
+            lines.append(
+                line | _difference(estimate, first, reference, own.eps == first_own.eps and group != reference)
+            )
     table = pd.DataFrame(lines)
     if not table.empty:
         compared = table["p"].notna()
@@ -72,17 +121,6 @@ def tabulate_auc(rows: pd.DataFrame, models: Sequence[Mapping[str, Any]]) -> pd.
 def _groups(models: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
     """Return the group of each (model, dataset) that has one."""
     return {(model["label"], model["data"]): model["group"] for model in models if "group" in model}
-
-
-def _estimate(rows: pd.DataFrame) -> tuple[list[float], pd.Series[float], CrossedEstimate]:
-    """Return the eps of a group, the AUC of each of its models, and the AUC of the group."""
-    worst = rows["attack"] == WORST_CASE
-    rows = rows[worst | ~rows["model"].isin(rows["model"][worst])]  # a model's only attack is its worst case
-    robust = rows.assign(right=rows["right"].astype(float)).pivot_table(
-        index="model", columns="index", values="right", aggfunc="mean", sort=False, observed=True
-    )
-    robust = robust.dropna(axis="columns")
-    return sorted(rows["eps"].unique()), robust.mean(axis=1), crossed_mean(robust.to_numpy())
 
 
 def _describe(group: str, data: str, models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -161,4 +199,8 @@ def auc_sentences(table: pd.DataFrame) -> list[str]:
 
 
 def _list_groups(lines: pd.DataFrame) -> str:
-    return ", ".join(f"{line['group']} ({100 * line['auc']:.1f} %)" for line in lines.to_dict("records"))
+    return ", ".join(
+        f"{line['group']} ({100 * line['auc']:.1f} %, difference {100 * line['difference']:+.1f}, "
+        f"95 % CI {100 * line['difference_low']:.1f} to {100 * line['difference_high']:.1f})"
+        for line in lines.to_dict("records")
+    )

@@ -45,7 +45,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     groups = number_groups(rows, KEYS)
     _, first = np.unique(groups, return_index=True)
     table = rows[KEYS].iloc[first].reset_index(drop=True)
-    table["n"] = _count_samples(rows["index"].to_numpy(), groups)
+    table["n"] = count_samples(rows["index"].to_numpy(), groups)
     size = np.bincount(groups)
     table["accuracy"] = np.bincount(groups, weights=rows["adv_pred"] == rows["label"]) / size
     table["success"] = np.bincount(groups, weights=rows["fooled"]) / size
@@ -65,7 +65,7 @@ def _worst_case_after_attacks(table: pd.DataFrame) -> NDArray[np.int64]:
     return np.lexsort((table["attack"] == WORST_CASE, models))
 
 
-def _count_samples(index: NDArray[Any], groups: NDArray[np.int64]) -> NDArray[Any]:
+def count_samples(index: NDArray[Any], groups: NDArray[np.int64]) -> NDArray[Any]:
     """Return how many different samples each group has."""
     codes, samples = pd.factorize(index)
     pairs = pd.unique(groups * len(samples) + codes)

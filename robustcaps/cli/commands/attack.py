@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from robustcaps.cli.options import (
+    AttackNorm,
     Autocast,
     BatchSize,
     Compiled,
@@ -17,7 +18,6 @@ from robustcaps.cli.options import (
     Device,
     Limit,
     ModelName,
-    Norm,
     Plugins,
     Settings,
     Split,
@@ -50,8 +50,11 @@ def attack(
     data_set: DataSettings = None,
     split: Split = "test",
     limit: Limit = 200,
-    norm: Norm = "linf",
-    unit: Annotated[str, typer.Option(help="pixel, or std (standard deviations of each image).")] = "pixel",
+    norm: AttackNorm = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(help="pixel, or std (standard deviations of each image); count for l0; degrees for affine maps."),
+    ] = None,
     goal: Annotated[str, typer.Option(help="untargeted or targeted.")] = "untargeted",
     target: Annotated[str | None, typer.Option(help="A class (name or number), every, least-likely or random.")] = None,
     weights: Weights = None,
@@ -69,7 +72,7 @@ def attack(
     """Attack one model with one attack and print its accuracy by eps."""
     from robustcaps.analysis.tables.summary import count_violations, summarise
     from robustcaps.cli.progress import RunBars
-    from robustcaps.cli.rendering import show_clean_accuracy, show_files, show_summary, show_violations
+    from robustcaps.cli.rendering import show_clean_accuracy, show_files, show_summary, show_violations, show_warning
     from robustcaps.execution.single import attack_model
     from robustcaps.models.precision import Precision
     from robustcaps.suite.resolve import RuntimeConfig
@@ -82,10 +85,21 @@ def attack(
     data_spec = parse_spec(DataSpec, {"use": data, "split": split, "limit": limit, **data_options})
     model_spec = parse_spec(ModelSpec, {"use": model, "weights": weights, "untrained": untrained})
     config = RuntimeConfig(data_dir, device, tuple(plugin or ()), Precision(compile=compiled, autocast=autocast))
+    notes: list[str] = []
     with RunBars(console) as bars:
-        specs = (model_spec, data_spec, attack_spec)
-        progress = bars.counting(f"{model} / {data} / {use}")
-        found = attack_model(*specs, config, seed=seed, batch_size=batch_size, loading=bars.loading, progress=progress)
+        found = attack_model(
+            model_spec,
+            data_spec,
+            attack_spec,
+            config,
+            seed=seed,
+            batch_size=batch_size,
+            loading=bars.loading,
+            progress=bars.counting(f"{model} / {data} / {use}"),
+            warn=notes.append,
+        )
+    for note in notes:
+        show_warning(console, f"the attack {note}.")
     show_clean_accuracy(console, found)
     show_summary(console, summarise(found))
     show_violations(console, count_violations(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -24,26 +25,27 @@ HARNESS_PARAMETERS: dict[str, frozenset[str]] = {
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    calls = ("robustcaps list", "robustcaps list models", "robustcaps list attacks 'foolbox.*'")
+    calls = ("robustcaps list", "robustcaps list suites", "robustcaps list attacks 'foolbox.*'")
     app.command("list", epilog=examples(*calls))(list_registered)
 
 
 def list_registered(
-    what: Annotated[str, typer.Argument(help="models, datasets, attacks, diagnostics or all.")] = "all",
+    what: Annotated[str, typer.Argument(help="models, datasets, attacks, diagnostics, suites or all.")] = "all",
     pattern: Annotated[
         str, typer.Argument(help="Only names that match, e.g. 'foolbox.*'.", show_default="all names")
     ] = "*",
     plugin: Plugins = None,
 ) -> None:
-    """List models, datasets, attacks and diagnostics, with their options."""
+    """List models, datasets, attacks and diagnostics with their options, and the packaged suites."""
     registries: dict[str, Registry[Any]] = {
         "models": MODELS,
         "datasets": DATASETS,
         "attacks": ATTACKS,
         "diagnostics": DIAGNOSTICS,
     }
-    if what not in (*registries, "all"):
-        raise UserError(f"list: there are no '{what}'. {did_you_mean(what, (*registries, 'all'))}")
+    choices = (*registries, "suites", "all")
+    if what not in choices:
+        raise UserError(f"list: there are no '{what}'. {did_you_mean(what, choices)}")
     load_plugins(plugin)
     for name, registry in registries.items():
         if what in (name, "all"):
@@ -51,6 +53,8 @@ def list_registered(
     if what in ("diagnostics", "all") and pattern == "*":
         kinds = ", ".join(KINDS.names_in_order())
         console.print(f"Kinds of diagnostics for suites ([[diagnostics]] use = ...): {kinds}", markup=False)
+    if what in ("suites", "all"):
+        _show_suites(console, pattern)
     if what in ("models", "all") and pattern == "*":
         _show_shipped_weights(console)
 
@@ -67,6 +71,19 @@ def _show_registry(console: Console, kind: str, registry: Registry[Any], pattern
     if pattern == "*":
         for line in registry.missing():
             console.print(line, soft_wrap=True, markup=False)
+    console.print()
+
+
+def _show_suites(console: Console, pattern: str) -> None:
+    """Print the packaged suites with their titles."""
+    from robustcaps.suite.packaged import packaged_suites
+    from robustcaps.suite.spec import load_collection
+
+    console.print("[bold underline]suites[/]")
+    for name, path in packaged_suites().items():
+        if fnmatch.fnmatch(name, pattern):
+            title = load_collection(path).title
+            console.print(f"[bold]{escape(name)}[/]  {escape(title)}", soft_wrap=True, highlight=False)
     console.print()
 
 

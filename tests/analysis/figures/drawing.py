@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from robustcaps.analysis.figures import draw_attack_figures
+from robustcaps.analysis.figures import attack_figures
+from robustcaps.analysis.figures.curves import draw_accuracy, draw_targeted, has_curve
 from robustcaps.analysis.tables.attack_tables import ATTACK_TABLES, AttackRows
 
 
@@ -10,4 +11,10 @@ def draw(rows, *, published=False):
     """Return the figures of these rows by name."""
     attacks = AttackRows(rows)
     tables = {table.name: table.tabulate(attacks) for table in ATTACK_TABLES}
-    return dict(draw_attack_figures(attacks, tables, published=published))
+    return {name: make() for name, make in attack_figures(attacks, tables, published=published).items()}
+
+
+def draw_all_curves(table, *, published=False):
+    """Return (name, figure) of every goal that a summary has curves for."""
+    figures = {"accuracy": draw_accuracy, "targeted": draw_targeted}
+    return [(name, make(table, published=published)) for name, make in figures.items() if has_curve(table, name)]

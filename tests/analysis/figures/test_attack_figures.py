@@ -20,7 +20,7 @@ def test_there_is_a_figure_for_all_that_was_found():
     assert list(figures) == ["accuracy", "cost", "distances", "transfer", "targets"]
     (survivors,) = [line for line in figures["distances"].axes[0].lines if len(line.get_xdata()) > 1]
     assert survivors.get_ydata().tolist() == [1, 0.75, 0.5, 0.25]
-    assert [text.get_text() for text in figures["transfer"].axes[0].texts] == ["0.75"]
+    assert [text.get_text() for text in figures["transfer"].axes[0].texts] == ["75"]
 
 
 def test_targeted_attacks_alone_have_no_figure_of_cost():

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from robustcaps.analysis.figures.curves import draw_all_curves
 from robustcaps.utils.figure_style import save
+from tests.analysis.figures.drawing import draw_all_curves
 from tests.rows import sweep
 
 
@@ -20,6 +20,19 @@ def test_figures_show_every_curve_with_its_band(published):
         assert axis.lines[0].get_xdata().tolist() == [0.0, 0.1, 0.2]
         assert axis.lines[0].get_ydata().tolist() == [0.5, 0.5, 0.5]
         assert "n = 2" in figure.get_suptitle()
+
+
+@pytest.mark.parametrize(
+    ("norm", "unit", "label"),
+    [
+        ("affine", "degrees", "affine: largest change in degrees"),
+        ("l0", "count", "eps (l0, changed values)"),
+        ("l1", "pixel", "eps (l1, of the pixel range [0,1])"),
+    ],
+)
+def test_the_axis_names_what_eps_counts(norm, unit, label):
+    ((_, figure),) = draw_all_curves(sweep("untargeted").assign(norm=norm, unit=unit))
+    assert figure.axes[0].get_xlabel() == label
 
 
 def test_figures_have_a_colour_for_every_model():

@@ -11,8 +11,6 @@ from robustcaps.analysis.tables.comparisons import (
     compare_attacks,
     compare_models,
     comparison_grids,
-    comparison_sentences,
-    headlines,
 )
 from robustcaps.suite.spec import WORST_CASE
 from robustcaps.utils.grid import grids_markdown
@@ -50,11 +48,6 @@ def test_pairs_are_compared_on_the_samples_they_share():
     (line,) = compare_models(frame).to_dict("records")
     assert (line["n"], line["only_first"], line["only_second"]) == (30, 20, 0)
     assert line["p"] == pytest.approx(2 * 0.5**20)
-    (text,) = comparison_sentences(compare_models(frame))
-    assert text == (
-        "caps is significantly more robust than cnn under bim at eps 0.1 (linf) on d: "
-        "100.0 % vs 33.3 %, p < 0.001 (McNemar, Holm), n = 30."
-    )
 
 
 def test_a_sample_is_right_only_with_every_seed_and_many_comparisons_cost():
@@ -63,7 +56,6 @@ def test_a_sample_is_right_only_with_every_seed_and_many_comparisons_cost():
     assert once.loc[0, "accuracy_first"] == 0.5 and once.loc[0, "p"] == pytest.approx(0.125)
     twice = compare_models(pd.concat([*same, *(frame.assign(eps=0.2) for frame in same)]))
     assert twice["p"].tolist() == pytest.approx([0.25, 0.25])
-    assert "No significant difference between b and a under bim" in comparison_sentences(once)[0]
 
 
 def test_attacks_are_compared_on_the_same_model_at_the_same_eps():
@@ -86,17 +78,4 @@ def test_an_attack_does_not_win_by_trying_more_often():
 
 
 def test_one_model_alone_is_compared_with_nobody():
-    alone = compare_models(rows("a", [True]))
-    assert alone.empty and comparison_sentences(headlines(alone)) == []
-
-
-def test_the_headline_is_where_about_half_of_the_samples_withstand():
-    shares = {0.1: (9, 10), 0.2: (4, 7), 0.3: (0, 1)}
-    frame = pd.concat(
-        rows(model, [place < right for place in range(10)], eps=eps)
-        for eps, pair in shares.items()
-        for model, right in zip(("a", "b"), pair, strict=True)
-    )
-    table = compare_models(frame)
-    assert headlines(table)["eps"].tolist() == [0.2]
-    assert headlines(pd.concat([table, table.assign(attack=WORST_CASE)]))["attack"].tolist() == [WORST_CASE]
+    assert compare_models(rows("a", [True])).empty

@@ -56,7 +56,8 @@ def test_words():
     table = tabulate_auc(RUN, MODELS)
     (sentence,) = auc_sentences(table)
     assert sentence == (
-        "d: against 'plain' (robust AUC 11.2 %, linf), more robust: em (86.2 %) (p < 0.05, corrected by Holm)."
+        "d: against 'plain' (robust AUC 11.2 %, linf), more robust: em (86.2 %, difference +75.0, "
+        "95 % CI 61.2 to 88.8) (p < 0.05, corrected by Holm)."
     )
     text = grids_markdown(auc_grids(table))
     assert "robust AUC in %, mean over eps 0.1 0.2 (linf, pixel), 40 samples" in text
