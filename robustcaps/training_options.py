@@ -36,6 +36,12 @@ class TrainingOptions(BaseModel):
     adversary_steps: int | None = Field(
         default=None, ge=1, validate_default=True, description="Adversarial training: gradient steps per batch."
     )
+    noise: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Standard deviation of Gaussian noise added to training images, for randomised smoothing.",
+    )
     holdout_test: int | None = Field(
         default=None,
         ge=1,

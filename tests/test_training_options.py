@@ -52,6 +52,8 @@ def test_arguments_of_the_command_line_leave_out_what_is_unset():
         ({"holdout": 1, "holdout_test": 5}, "requires holdout = 0"),
         ({"holdout": 0, "stop_error": 0.1}, "needs validation samples"),
         ({"lr": float("inf")}, "finite"),
+        ({"noise": 0.0}, "greater than 0"),
+        ({"noise": 1.5}, "less than or equal to 1"),
         ({"seed": 2**31}, "less than or equal"),
     ],
 )

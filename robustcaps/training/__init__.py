@@ -66,7 +66,7 @@ def train(
         autocast: Compute the training loss in bfloat16; may change when a training is resumed.
         progress: Receives progress reports.
         **training_options: Fields of `TrainingOptions`: `seed`, `epochs`, `batch_size`, `lr`, `limit`, `holdout`,
-            `adversary_eps`, `adversary_steps`, `holdout_test`, `stop_error`, `half`.
+            `adversary_eps`, `adversary_steps`, `noise`, `holdout_test`, `stop_error`, `half`.
 
     Returns:
         The model card.

@@ -25,7 +25,7 @@ from robustcaps.training.adversary import Adversary
 from robustcaps.training.checkpoint import LogRow, get_number, restore_checkpoint, write_checkpoint
 from robustcaps.training.health import count_classes, describe_predictions, has_collapsed, prediction_metrics
 from robustcaps.training.progress import TrainingProgress
-from robustcaps.training.samples import centre_crop, random_batches
+from robustcaps.training.samples import add_noise, centre_crop, random_batches
 from robustcaps.training.targets import objects_per_image, training_targets
 from robustcaps.utils.files import write_atomically
 from robustcaps.utils.seeds import derive_seed, seeded
@@ -145,6 +145,8 @@ def run_epoch(
         if adversary is not None:
             seed = derive_seed(settings.seed, epoch, 2, step)
             images = adversary.perturb(model, images, labels, elapsed=elapsed, seed=seed)  # noqa: PLW2901
+        if settings.noise is not None:
+            images = add_noise(images, settings.noise, seed=derive_seed(settings.seed, epoch, 3, step))  # noqa: PLW2901
         try:
             loss = take_step(model, optimizer, images, labels, elapsed=elapsed, clip=settings.clip)
         except FloatingPointError as error:

@@ -15,6 +15,7 @@ from robustcaps.data.base import Data
 from robustcaps.errors import UserError
 from robustcaps.options import options_schema
 from robustcaps.registry import DATASETS
+from robustcaps.utils.sample_random import Draws
 
 
 def load_train_split(
@@ -77,3 +78,9 @@ def random_batches(
     windows = images.unfold(2, size, 1).unfold(3, size, 1)  # a view: (n, channels, top, left, size, size)
     for rows, y, x in zip(*(index.to(images.device).tensor_split(steps) for index in (order, top, left)), strict=True):
         yield windows[rows, :, y, x], labels[rows]
+
+
+def add_noise(images: Tensor, std: float, *, seed: int) -> Tensor:
+    """Return images with Gaussian noise, not clipped to [0,1]: what a smoothed classifier sees (Cohen et al. 2019)."""
+    draws = Draws(seed, torch.arange(len(images), device=images.device))
+    return images + std * draws.normal(tuple(images.shape[1:]))

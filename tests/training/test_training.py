@@ -26,7 +26,7 @@ from robustcaps.registry import DATASETS, MODELS
 from robustcaps.training import TrainingProgress, train
 from robustcaps.training.checkpoint import LogRow
 from robustcaps.training.loop import lr_factor, take_step
-from robustcaps.training.samples import hold_out, random_batches
+from robustcaps.training.samples import add_noise, hold_out, random_batches
 from tests import tiny
 
 
@@ -112,7 +112,7 @@ def test_the_card_tells_the_accuracy_of_the_file(tmp_path):
 
 
 def test_the_command_of_a_card_trains_the_same_weights_again(tmp_path):
-    hostile = {"adversary_eps": 0.1, "adversary_steps": 2}
+    hostile = {"adversary_eps": 0.1, "adversary_steps": 2, "noise": 0.1}
     early = {"stop_error": 0.5, "data_options": {"brightness": 0.8}}
     said = {"options": {"width": 3}, "tag": "b", "seed": 5, "epochs": 1, "lr": 0.01, "limit": 40, "half": False}
     card = run(tmp_path / "one", **said, **hostile, **early)
@@ -122,6 +122,27 @@ def test_the_command_of_a_card_trains_the_same_weights_again(tmp_path):
     assert result.exit_code == 0, result.output
     assert read_card(tmp_path / "two" / "tiny-b.json").command == card.command
     assert weights(tmp_path / "two") == weights(tmp_path / "one")
+
+
+def test_noise_is_gaussian_and_not_clipped():
+    images = torch.rand(50, 1, 20, 20, generator=torch.Generator().manual_seed(0))
+    noisy, again, other = (add_noise(images, 0.25, seed=seed) for seed in (3, 3, 4))
+    difference = noisy - images
+    assert difference.std() == pytest.approx(0.25, rel=0.02) and abs(difference.mean()) < 0.01
+    assert noisy.min() < 0 and noisy.max() > 1
+    assert torch.equal(noisy, again) and not torch.equal(noisy, other)
+
+
+def test_training_with_noise_goes_on_to_the_same_bits_and_is_named_on_the_card(tmp_path):
+    card = run(tmp_path / "undisturbed", noise=0.3)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", noise=0.3, progress=RecordedProgress((2, 1)))
+    with pytest.raises(UserError, match=r"noise=0\.3 \(requested: None\)"):
+        run(tmp_path / "cut")
+    run(tmp_path / "cut", noise=0.3)
+    run(tmp_path / "plain")
+    assert card.noise == 0.3 and "--noise 0.3" in card.command
+    assert weights(tmp_path / "cut") == weights(tmp_path / "undisturbed") != weights(tmp_path / "plain")
 
 
 def test_options_of_the_data_choose_train_and_test_samples(tmp_path):
