@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-all lint perf results clean
+.PHONY: run test test-all lint docs perf results clean
 .DEFAULT_GOAL := run
 
 run: $(READY)            ## the default benchmark: progress, a table, figures
@@ -26,14 +26,16 @@ lint: $(READY)           ## ruff, mypy, and the layers (import-linter)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-perf: $(READY)           ## speed and memory against the textbook, side by side in one run; the README shows its table
-	$(BIN)/python -m benchmarks.perf
-	$(BIN)/python benchmarks/readme.py
+docs: $(READY)           ## the manual, in docs/_build/html
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 
-results: $(READY)        ## the reference runs that the README shows; hours: see `robustcaps check benchmarks/full.toml`
+perf: $(READY)           ## speed and memory against the textbook, side by side in one run; the manual shows its table
+	$(BIN)/python -m benchmarks.perf
+
+results: $(READY)        ## the reference runs that the manual shows; hours: see `robustcaps check benchmarks/full.toml`
 	$(BIN)/robustcaps run benchmarks/full.toml --out results
 	$(BIN)/python -m benchmarks.calibration
-	$(BIN)/python benchmarks/readme.py
+	$(BIN)/python -m docs.generate.readme
 
 clean:                   ## forget the environment
 	rm -rf $(VENV)
@@ -41,5 +43,5 @@ clean:                   ## forget the environment
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch --constraint constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[attacks,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[attacks,dev,docs]"
 	touch $(READY)

@@ -1,0 +1,1 @@
+"""The manual: pages in MyST Markdown, and the code that makes the generated ones."""
