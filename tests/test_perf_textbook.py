@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import robustcaps as rc
-from benchmarks.perf import contest, textbook
-from benchmarks.perf.contest import Measurement
+from benchmarks.perf import comparison, textbook
+from benchmarks.perf.comparison import Measurement
 from benchmarks.perf.table import markdown, tabulate
 from robustcaps.models.base import Classifier
 from robustcaps.models.matrix_capsnet import MatrixCapsNet
@@ -88,7 +88,7 @@ def test_the_table_says_how_many_times_as_fast_as_the_textbook():
 
 @pytest.mark.parametrize(("gigabytes", "batch"), [(100, 32), (16, 16), (0.001, 1)])
 def test_only_the_textbook_gets_a_smaller_batch_where_memory_is_short(monkeypatch, gigabytes, batch):
-    monkeypatch.setattr(contest, "free_memory", lambda: gigabytes * 1e9)
-    (case,) = (case for case in contest.CASES if case.model == "matrix-capsnet")
-    assert contest.affordable_batch(case, "textbook") == batch
-    assert contest.affordable_batch(case, "robustcaps") == 32
+    monkeypatch.setattr(comparison, "free_memory", lambda: gigabytes * 1e9)
+    (case,) = (case for case in comparison.CASES if case.model == "matrix-capsnet")
+    assert comparison.affordable_batch(case, "textbook") == batch
+    assert comparison.affordable_batch(case, "robustcaps") == 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from rich.console import Console
 
-from benchmarks.perf import contest, sweep, table
+from benchmarks.perf import autoattack, comparison, overhead, sweep, table
 from benchmarks.perf.drawing import measure_drawing
 from benchmarks.perf.memory import ROOT
 from benchmarks.perf.timing import IDLE, load_average
@@ -24,7 +24,7 @@ def main() -> None:
             f"the machine is not idle (load average above {IDLE}): take these numbers as rough", style="yellow"
         )
     with console.status("") as status:
-        measured = table.tabulate(contest.measure(contest.CASES, say=status.update), load)
+        measured = table.tabulate(comparison.measure(comparison.CASES, say=status.update), load)
     console.print(table.grid(measured))
     RESULTS.mkdir(parents=True, exist_ok=True)
     measured.to_csv(RESULTS / "table.csv", index=False)
@@ -35,6 +35,8 @@ def main() -> None:
     console.print(sweep.markdown(passes))
     (RESULTS / "passes.md").write_text(sweep.markdown(passes), encoding="utf-8")
     passes.to_csv(RESULTS / "passes.csv", index=False, float_format="%.6g")
+    console.print(overhead.measure_overhead())
+    autoattack.main()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The measurements as one table: for files, for the README and for the screen."""
+"""The measurements as one table: for files, for the manual and for the screen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from rich.table import Table
 
-from benchmarks.perf.contest import Measurement
+from benchmarks.perf.comparison import Measurement
 from benchmarks.perf.timing import IDLE
 
 HEAD = ("model", "batch", "by", "forward ms", "forward + backward ms", "attack ms", "peak memory MB", "epoch s")
@@ -63,7 +63,7 @@ def times(row: Mapping[Hashable, Any], ratio: str, form: str) -> str:
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """Return the table for the README, with the circumstances it was measured in."""
+    """Return the table for the manual, with the circumstances it was measured in."""
     facts = table.iloc[0]
     state = "" if facts["load"] <= IDLE else " (not idle: rough)"
     circumstances = (

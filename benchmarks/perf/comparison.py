@@ -26,7 +26,7 @@ from robustcaps.capsules.layers import POSE_SIZE, MatrixCapsules
 from robustcaps.models.vector_capsnet import VectorCapsNet
 
 Say = Callable[[str], None]
-"""Told what is being measured."""
+"""Called with what is being measured."""
 
 EPOCH = 24_300
 """Images of the training set of smallNORB, and of the toys."""
@@ -37,7 +37,7 @@ SAFE_SHARE = 0.75
 
 
 class Case(NamedTuple):
-    """A network, or its routing layer alone, and who competes on it."""
+    """A network, or its routing layer alone, and the implementations that are compared on it."""
 
     model: str
     batch: int
@@ -76,7 +76,7 @@ class Measurement:
     """Forward and backward of `EPOCH` images."""
 
 
-class Entrant(NamedTuple):
+class Workload(NamedTuple):
     """What an implementation has to do, once per turn."""
 
     forward: Action
@@ -114,12 +114,12 @@ def measure_case(case: Case, say: Say) -> list[Measurement]:
     say(f"memory: {case.name}, batch {case.batch}")
     peaks = {} if case.routing_only else {name: peak_memory(case.model, name, batches[name]) for name in batches}
     say(f"time: {case.name}, batch {case.batch}")
-    enter = enter_routing if case.routing_only else enter_network
+    make_workload = routing_workload if case.routing_only else network_workload
     for name in batches:
-        enter(case.model, name, batch=1).train()
-    entrants = {name: enter(case.model, name, batch=batch) for name, batch in batches.items()}
-    forward_seconds = side_by_side({name: entrant.forward for name, entrant in entrants.items()})
-    training_seconds = side_by_side({name: entrant.train for name, entrant in entrants.items()})
+        make_workload(case.model, name, batch=1).train()
+    workloads = {name: make_workload(case.model, name, batch=batch) for name, batch in batches.items()}
+    forward_seconds = side_by_side({name: workload.forward for name, workload in workloads.items()})
+    training_seconds = side_by_side({name: workload.train for name, workload in workloads.items()})
     attack_seconds = {} if case.routing_only else {"robustcaps": measure_attack(case)}
     return [
         Measurement(
@@ -142,24 +142,24 @@ def measure_attack(case: Case) -> float:
     return seconds(partial(attack, frozen, *batch_of(case.batch)))
 
 
-def enter_network(model: str, implementation: Implementation, *, batch: int) -> Entrant:
+def network_workload(model: str, implementation: Implementation, *, batch: int) -> Workload:
     """Return what a whole network has to do."""
     network = build(model, implementation)
     images, labels = batch_of(batch)
-    return Entrant(
+    return Workload(
         forward=within(implementation, partial(forward, copy.deepcopy(network).eval(), images)),
         train=within(implementation, partial(train, network, images, labels)),
     )
 
 
-def enter_routing(model: str, implementation: Implementation, *, batch: int) -> Entrant:
+def routing_workload(model: str, implementation: Implementation, *, batch: int) -> Workload:
     """Return what the class capsules of a vector capsule network have to do, their children given."""
     network = build(model, implementation)
     if not isinstance(network, VectorCapsNet):
         raise TypeError(f"'{model}' has no dynamic routing.")
     children = network.primary(network.stem(batch_of(batch)[0])).detach()
     layer = network.class_capsules
-    return Entrant(
+    return Workload(
         forward=within(implementation, partial(forward, layer, children)),
         train=within(implementation, partial(train_layer, layer, children)),
     )
