@@ -20,6 +20,10 @@ MAX_SHOWN = 80
 
 Views = Literal["all", "familiar-azimuths", "novel-azimuths", "familiar-elevations", "novel-elevations"]
 """Viewpoints of a dataset, where it records them."""
+NormName = Literal["linf", "l2", "l1", "l0", "affine", "viewpoint"]
+"""What bounds an attack: a norm of the perturbation, or ranges of affine maps or viewpoints."""
+Unit = Literal["pixel", "std", "count", "degrees"]
+"""What eps counts: the pixel range [0,1], standard deviations of the image, changed values, or degrees."""
 
 
 def validate_options(

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,15 +112,22 @@ def suite(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def registries() -> Iterator[None]:
-    """What a test registers in this process is forgotten after it."""
+@contextmanager
+def restored_registries() -> Iterator[None]:
+    """Forget what is registered in this block."""
     kinds: tuple[Registry[Any], ...] = (ATTACKS, DATASETS, DIAGNOSTICS, KINDS, MODELS)
     before = [(kind.names("loaded"), dict(kind._entries))[1] for kind in kinds]
     yield
     for kind, entries in zip(kinds, before, strict=True):
         kind._entries.clear()
         kind._entries.update(entries)
+
+
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """What a test registers in this process is forgotten after it."""
+    with restored_registries():
+        yield
 
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 import math
 import sys
@@ -358,7 +359,8 @@ def test_figures_of_a_run_show_what_its_models_do(cli, specks, tmp_path):
     again = draw()
     assert again.keys() == files.keys()
     assert draw() == again
-    assert "Votes for the class capsules" in Results(tmp_path / "o").write_report().read_text()
+    page = Results(tmp_path / "o").write_report().read_text()
+    assert base64.b64encode(files["routing-matrices.svg"]).decode() in page
 
 
 @pytest.mark.usefixtures("registries")

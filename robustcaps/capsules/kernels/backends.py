@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -34,6 +36,23 @@ KERNELS = {
     ),
 }
 
+_DEFINITION_ONLY: ContextVar[bool] = ContextVar("definition_only", default=False)
+
+
+@contextmanager
+def definition_only() -> Iterator[None]:
+    """Route by the definition in PyTorch inside the context, where no backend is required by name."""
+    token = _DEFINITION_ONLY.set(True)
+    try:
+        yield
+    finally:
+        _DEFINITION_ONLY.reset(token)
+
+
+def _is_definition_only() -> bool:
+    """Return whether the context asks for the definition; torch.compile, which cannot trace the variable, does not."""
+    return not torch.compiler.is_compiling() and _DEFINITION_ONLY.get()
+
 
 def fused_em_routing(
     backend: Backend,
@@ -48,7 +67,7 @@ def fused_em_routing(
     `learned`: poses, activations, transforms, beta_a, beta_u; `fixed`: inverse_temperature, offsets;
     `rules`: competition, activation, mean_momentum, start.
     """
-    if backend == "torch":
+    if backend == "torch" or (backend == "auto" and _is_definition_only()):
         return None
     library = _find_library(learned[0].device) if backend == "auto" else backend
     if library is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +12,20 @@ from torch import Tensor
 
 from robustcaps.capsules.routing.connectivity import Wiring
 from robustcaps.capsules.routing.em import Activation, Competition, Routed, Start
+
+KernelObserver = Callable[[Callable[..., Any], tuple[Tensor, ...]], Any]
+"""Gets a kernel, as a function of its learned tensors, and these; returns the kernel's results."""
+_OBSERVER: ContextVar[KernelObserver | None] = ContextVar("kernel_observer", default=None)
+
+
+@contextmanager
+def observing_kernels(observer: KernelObserver) -> Iterator[None]:
+    """Run all kernels inside the context through an observer, because they leave torch for their work."""
+    token = _OBSERVER.set(observer)
+    try:
+        yield
+    finally:
+        _OBSERVER.reset(token)
 
 
 class RoutingConfig(NamedTuple):
@@ -44,10 +60,13 @@ def make_em_routing(kernels: type[torch.autograd.Function]) -> Callable[..., Rou
         beta_u: Tensor,
         **config: Any,
     ) -> Routed:
+        def run(*learned: Tensor) -> Any:
+            keep = torch.is_grad_enabled() and any(x.requires_grad for x in learned)
+            return kernels.apply(RoutingConfig(wiring, **config), keep, *learned)  # type: ignore[no-untyped-call]
+
         learned = (poses, activations, transforms, beta_a, beta_u)
-        keep = torch.is_grad_enabled() and any(x.requires_grad for x in learned)
-        outputs = kernels.apply(RoutingConfig(wiring, **config), keep, *learned)  # type: ignore[no-untyped-call]
-        mu, logits, variance, support = outputs
+        observer = None if torch.compiler.is_compiling() else _OBSERVER.get()  # torch.compile cannot trace it
+        mu, logits, variance, support = run(*learned) if observer is None else observer(run, learned)
         return Routed(poses=mu, logits=logits, variance=variance, support=support)
 
     return em_routing
