@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import ElementClickInterceptedException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -21,6 +22,7 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    "--force-prefers-reduced-motion",
 )
 PATIENCE = 60
 """Seconds: the machine may be busy."""
@@ -72,9 +74,18 @@ def wait(browser: webdriver.Chrome, condition: Callable[[webdriver.Chrome], Any]
 
 
 def click(browser: webdriver.Chrome, element: WebElement) -> None:
-    """Click an element as soon as it is in view and the bar at the top does not cover it any more."""
-    wait(browser, lambda _: browser.execute_script(UNCOVER, element))
-    element.click()
+    """Click an element as soon as it is in view and nothing covers it: a chart that is still drawn moves the page."""
+
+    def clicked(browser: webdriver.Chrome) -> bool:
+        if not browser.execute_script(UNCOVER, element):
+            return False
+        try:
+            element.click()
+        except ElementClickInterceptedException:
+            return False
+        return True
+
+    wait(browser, clicked)
 
 
 def lines(browser: webdriver.Chrome) -> list[str | None]:
