@@ -4,7 +4,6 @@ import robustcaps  # noqa: F401  # isort: skip  # before torch: it says how PyTo
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from robustcaps.data.base import Data
 from robustcaps.registry import ATTACKS, DATASETS, DIAGNOSTICS, KINDS, MODELS, Registry
+from tests import command_line
 
 # Virtual machines may promise AMX and not have it. oneDNN reads this once, when it first computes, in whichever test.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -138,9 +138,8 @@ def cli(tmp_path: Path) -> Cli:
     """The command line in a process of its own, in an empty folder."""
 
     def call(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from robustcaps.cli.app import main; main()", *map(str, words)]
         env = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "OMP_NUM_THREADS": "1", **environment}
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, check=False, timeout=240)
+        return command_line.call(tuple(map(str, words)), tmp_path, env)
 
     return call
 

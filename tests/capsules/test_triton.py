@@ -68,7 +68,7 @@ def test_kernel_agrees_with_the_definition(case):
     assert_close(small_case(**CASES[case]))
 
 
-@pytest.mark.parametrize("mean_momentum", [0.0, 0.1])
+@pytest.mark.parametrize("mean_momentum", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 @pytest.mark.parametrize(("rules", "pairing"), PAIRINGS, ids=describe)
 def test_all_options_agree_with_the_definition(rules, pairing, mean_momentum):
     wiring = {"child": OVERLAPPING, "stride-1": PAIRED}[pairing]
