@@ -1,7 +1,8 @@
 """Diagnose every model of the collection, write results/calibration, and fail if a verdict is wrong.
 
-`python -m benchmarks.calibration` takes about an hour on one core; `--limit N` takes fewer images. `--only NAME`
-(repeatable) diagnoses some of the models, and prints the report without writing it. Slow tests prove the labels.
+`python -m benchmarks.calibration` takes about an hour on one core. `--seed N` repeats the diagnoses with another seed;
+the report puts all seeds side by side. `--limit N` takes fewer images, and `--only NAME` (repeatable) some of the
+models; both print the report without writing it. Slow tests prove the labels.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def diagnose_model(name: str, images: int = IMAGES, *, seed: int = 0) -> dict[st
     shares = {"clean": verdict.clean, "naive": verdict.naive, "corrected": verdict.corrected, "proof": proof}
     return {
         "model": name,
+        "seed": seed,
         "data": labelled.data,
         "n": len(data),
         "eps": labelled.eps,
@@ -54,36 +56,53 @@ def diagnose_model(name: str, images: int = IMAGES, *, seed: int = 0) -> dict[st
 
 
 def report(table: pd.DataFrame) -> str:
-    """Return recall and false alarms with their confidence intervals, and one table row per model, as Markdown."""
-    masked, honest = (table[table["label"] == label] for label in ("masked", "honest"))
-    found, alarms = (int((part["verdict"] == "masked").sum()) for part in (masked, honest))
-    suspected = int((honest["verdict"] == "suspicious").sum())
-    close = int((masked["corrected"] <= masked["proof"] + CLOSE).sum())
-    summary = (
-        f"Recall: {found} of {len(masked)} masked models are found ({_share(found, len(masked))}). "
-        f"False alarms: {alarms} of {len(honest)} honest ones are called masked ({_share(alarms, len(honest))}), "
-        f"{suspected} suspicious. For {close} of {len(masked)} masked models, the corrected accuracy is at most "
-        f"{100 * CLOSE:.0f} points above that of an attack that knows the secret. "
-        f"{table['n'].max()} images a model. "
-        f"CPU time: {table['cpu_seconds'].median():.0f} s a model (median), {table['cpu_seconds'].max():.0f} s at most."
+    """Return recall and false alarms of every seed with their confidence intervals, and one row per model, as Markdown.
+
+    The accuracies of a model are those of the first seed; its verdicts are those of every seed.
+    """
+    seeds = sorted(table["seed"].unique())
+    verdicts = table.sort_values("seed").groupby("model", sort=False)["verdict"].agg(list)
+    same = sum(len(set(each)) == 1 for each in verdicts)
+    legend = (
+        f"{table['n'].max()} images a model. *Close* counts the masked models whose corrected accuracy is at most "
+        f"{100 * CLOSE:.0f} points above that of the attack that proves the label. CPU s: median and maximum."
     )
     lines = [
-        summary,
+        legend,
         "",
+        "| seed | masked models found | honest ones called masked | honest ones called suspicious | close | CPU s |",
+        "|---:|---|---|---:|---:|---:|",
+        *(_seed_row(seed, table[table["seed"] == seed]) for seed in seeds),
+        "",
+    ]
+    if len(seeds) > 1:
+        lines += [f"All {len(seeds)} seeds give the same verdict on {_share(same, len(verdicts))} models.", ""]
+    lines += [
         "| model | data | eps | label | verdict | confidence | naive % | corrected % | proof % | CPU s | flagged |",
         "|---|---|---:|---|---|---:|---:|---:|---:|---:|---|",
     ]
-    for line in table.to_dict("records"):
+    for line in table[table["seed"] == seeds[0]].to_dict("records"):
         shares = " | ".join(f"{100 * line[share]:.1f}" for share in ("naive", "corrected", "proof"))
-        known = f"{line['model']} | {line['data']} | {line['eps']:g} | {line['label']} | {line['verdict']}"
+        given = list(dict.fromkeys(verdicts[line["model"]]))
+        known = f"{line['model']} | {line['data']} | {line['eps']:g} | {line['label']} | {' or '.join(given)}"
         flagged = str(line["flagged"]).replace(" ", ", ")
         lines.append(f"| {known} | {line['confidence']:.2f} | {shares} | {line['cpu_seconds']:.0f} | {flagged} |")
     return "\n".join(lines) + "\n"
 
 
+def _seed_row(seed: int, table: pd.DataFrame) -> str:
+    masked, honest = (table[table["label"] == label] for label in ("masked", "honest"))
+    found, alarms = (int((part["verdict"] == "masked").sum()) for part in (masked, honest))
+    suspected = int((honest["verdict"] == "suspicious").sum())
+    close = int((masked["corrected"] <= masked["proof"] + CLOSE).sum())
+    seconds = f"{table['cpu_seconds'].median():.0f}, {table['cpu_seconds'].max():.0f}"
+    shares = f"{_share(found, len(masked))} | {_share(alarms, len(honest))} | {suspected} of {len(honest)}"
+    return f"| {seed} | {shares} | {close} of {len(masked)} | {seconds} |"
+
+
 def _share(count: int, n: int) -> str:
-    low, high = wilson(count, n)
-    return f"{100 * count / max(1, n):.0f} %, Wilson 95 %: {100 * float(low):.0f} to {100 * float(high):.0f}"
+    low, high = (100 * float(bound) for bound in wilson(count, n))
+    return f"{count} of {n} ({100 * count / max(1, n):.0f} %, Wilson 95 %: {low:.0f} to {high:.0f})"
 
 
 def misjudged_models(table: pd.DataFrame) -> list[str]:
@@ -102,12 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(emoji=False)
     names = track(chosen.only or COLLECTION, "diagnosing", console=console)
     table = pd.DataFrame([diagnose_model(name, chosen.limit, seed=chosen.seed) for name in names])
-    if not chosen.only and chosen.seed == 0:
+    mistakes = misjudged_models(table)
+    if not chosen.only and chosen.limit == IMAGES:
         FOLDER.mkdir(parents=True, exist_ok=True)
-        write_atomically(FOLDER / "verdicts.csv", table.to_csv(index=False, float_format="%.6g"))
+        write_atomically(FOLDER / f"verdicts-seed-{chosen.seed}.csv", table.to_csv(index=False, float_format="%.6g"))
+        table = pd.concat(
+            [pd.read_csv(path, keep_default_na=False) for path in sorted(FOLDER.glob("verdicts-seed-*.csv"))]
+        )
         write_atomically(FOLDER / "report.md", report(table))
     console.print(report(table), markup=False, highlight=False, soft_wrap=True)
-    mistakes = misjudged_models(table)
     if mistakes:
         console.print(f"Wrong verdicts: {', '.join(mistakes)}.", style="red", markup=False)
     return 1 if mistakes else 0

@@ -43,14 +43,22 @@ def test_a_row_has_the_label_and_the_verdict(name, verdict):
 
 def test_the_report_counts_missed_models_and_false_alarms():
     lines = [
-        ("a", "masked", "masked"),
-        ("b", "masked", "trusted"),
-        ("c", "honest", "masked"),
-        ("d", "honest", "trusted"),
+        ("a", 0, "masked", "masked"),
+        ("b", 0, "masked", "trusted"),
+        ("c", 0, "honest", "masked"),
+        ("d", 0, "honest", "trusted"),
+        ("a", 1, "masked", "masked"),
+        ("b", 1, "masked", "masked"),
+        ("c", 1, "honest", "masked"),
+        ("d", 1, "honest", "suspicious"),
     ]
-    table = pd.DataFrame(lines, columns=["model", "label", "verdict"])
+    table = pd.DataFrame(lines, columns=["model", "seed", "label", "verdict"])
     table = table.assign(data="blobs", n=60, eps=0.1, confidence=0.9, cpu_seconds=3.0, flagged="reach")
     table = table.assign(clean=1.0, naive=0.5, corrected=0.1, proof=0.1)
-    assert misjudged_models(table) == ["b", "c"]
-    assert "Recall: 1 of 2 masked models are found (50 %" in report(table)
-    assert "False alarms: 1 of 2 honest ones are called masked (50 %" in report(table)
+    first = table[table["seed"] == 0]
+    assert misjudged_models(first) == ["b", "c"]
+    assert "| 0 | 1 of 2 (50 %" in report(first) and "seeds give the same" not in report(first)
+    text = report(table)
+    assert "| 1 | 2 of 2 (100 %" in text and "1 of 2 (50 %, Wilson 95 %: 9 to 91) | 1 of 2 |" in text
+    assert "All 2 seeds give the same verdict on 2 of 4 (50 %" in text
+    assert "| b | blobs | 0.1 | masked | trusted or masked |" in text
