@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+MAX_CHARACTERS = 400
+"""Characters of another library's error message that a user sees."""
+
 
 class UserError(Exception):
     """Something the user wrote cannot be done; the message names the thing, the place and the choices."""
@@ -19,11 +22,13 @@ class TrainingFailed(UserError):  # noqa: N818  it is what a user reads: a train
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type and the first line of an exception of any origin."""
+    """Return the type and the first line of an exception of any origin, and the next if the first announces it."""
     try:
-        text = str(error).strip().partition("\n")[0]
+        first, _, rest = str(error).strip().partition("\n")
+        text = " ".join([first, *rest.split()]) if first.rstrip().endswith(":") else first
     except Exception:  # noqa: BLE001  a plugin's exception may fail to describe itself
         text = ""
+    text = text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} ..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -130,7 +130,8 @@ class Registry(Generic[T]):
         if name in self._excluded:
             raise UserError(f"{self.kind} '{name}' is left out: {self._excluded[name]}")
         if name not in self._entries:
-            raise UserError(f"unknown {self.kind} '{name}'. {did_you_mean(name, self._entries)}")
+            hint = did_you_mean(name, self._entries)
+            raise UserError(f"unknown {self.kind} '{name}'. {hint} One of your own needs its plugin (--plugin FILE).")
         return self._entries[name]
 
     def names(self, pattern: str = "*") -> list[str]:

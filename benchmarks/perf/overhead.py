@@ -33,7 +33,7 @@ EARLIER = "f488420"
 """The commit that is measured as well, if the repository holds it: the last one before work on the overhead."""
 ROUNDS = 3
 """Times that each tree of sources has its turn, in a process of its own."""
-SAMPLES, BATCH = 256, 64
+SAMPLES, BATCH = 1024, 64
 MODELS = ("cnn", "cnn-small")
 ATTACKS: dict[str, dict[str, Any]] = {
     "fgsm": {"eps": [0.01, 0.02, 0.03, 0.05]},

@@ -137,7 +137,8 @@ def _masking() -> str:
     line = found.set_index("model").loc["matrix-capsnet-small"]
     _require(str(line["status"]) == "masked", "attacks on the training loss overstate robustness")
     return (
-        "**Attacking the training loss, as the papers did, overstates robustness.** matrix-capsnet-small keeps "
+        "**Attacking the training loss, as published evaluations of capsules did, overstates robustness.** "
+        "matrix-capsnet-small keeps "
         f"{Share.of(line, 'naive').words} of the toys at eps {line['eps']:g} under PGD on its training loss, but "
         f"{Share.of(line, 'corrected').words} once every check and remedy is applied; the verdict is "
         f"*{line['status']}* ([leaderboard](docs/results/leaderboard.md))."
@@ -172,7 +173,7 @@ def _routing() -> str:
     )
     _require(alive.low <= cnn.high, "routing that works does not make capsules robust")
     return (
-        f"**Routing that works does not make them robust either.** At eps {eps:g}, matrix capsules whose routing is "
+        f"**Nor are those whose routing is alive.** At eps {eps:g}, matrix capsules whose routing is "
         f"alive keep {alive.words}, those with soft routing {soft.words}, a CNN of their size {cnn.words} "
         f"(n = {worst['n'].max()}; [routing](docs/results/routing.md))."
     )

@@ -111,6 +111,16 @@ class Results:
             raise UserError(f"{self.out}: no cell of this run is finished, so there is nothing to show.")
         return self._rows_by_kind.get(kind, pd.DataFrame())
 
+    def _check_rows(self) -> None:
+        """Raise before anything is written if there is nothing to show, or rows that only a missing plugin can show."""
+        self._stored_rows(ATTACK)
+        unknown = sorted(set(self._rows_by_kind) - {ATTACK, *(kind.name for kind in all_kinds())})
+        if unknown:
+            raise UserError(
+                f"{self.out}: the rows of the diagnostic '{unknown[0]}' can be shown only with the plugin that "
+                "measured them: --plugin FILE, or load_plugin(FILE) in Python."
+            )
+
     def examples(self) -> pd.DataFrame:
         """Return the images of a few samples before and after every attack, read anew; none of an older run.
 
@@ -234,7 +244,7 @@ class Results:
 
     def write_tables(self) -> list[Path]:
         """Write every table that is not empty as CSV, Markdown and LaTeX, remove the others, and return the files."""
-        self._stored_rows(ATTACK)  # raises before anything is replaced
+        self._check_rows()
         written = []
         for name, grids in _grid_makers().items():
             table = self.tables[name]
@@ -274,7 +284,7 @@ class Results:
         """
         from robustcaps.utils.figure_style import check_formats, figure_style, save  # noqa: PLC0415  seaborn is slow
 
-        self._stored_rows(ATTACK)  # raises before anything is replaced
+        self._check_rows()
         check_formats(formats)
         folder = self._figure_folder(style)
         with figure_style(style, width) as chosen:
@@ -306,6 +316,7 @@ class Results:
         """Write report.html: one page with the figures drawn before, the numbers and how they were made."""
         from robustcaps.analysis.report import render_report  # noqa: PLC0415  jinja2 is needed here only
 
+        self._check_rows()
         path = self.out / "report.html"
         write_atomically(path, render_report(self))
         return path

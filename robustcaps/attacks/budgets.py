@@ -57,6 +57,8 @@ class Budget:
         if self.eps < 0:
             raise UserError(f"eps: must not be negative, but is {self.eps}.")
         check_norm(self.norm)
+        if self.eps > 1 and (self.norm, self.unit) == ("linf", "pixel"):
+            raise UserError(f"eps: must not be above 1, the range of pixels, but is {self.eps:g}; 8/255 is 0.0314.")
         known = sorted({unit for units in UNITS.values() for unit in units})
         if self.unit not in known:
             raise UserError(f"unit: unknown unit '{self.unit}'. {did_you_mean(str(self.unit), known)}")

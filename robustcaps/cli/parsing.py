@@ -10,11 +10,25 @@ from robustcaps.utils.toml import parse_toml
 
 
 def eps_list(text: str) -> list[float]:
-    """Return the numbers of a list such as 0.05,0.1."""
+    """Return the numbers of a list such as 0.05,0.1 or 2/255,8/255."""
     try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise UserError(f"--eps: '{text}' is not a list of numbers such as 0.05,0.1.") from error
+        return [_number(part) for part in text.split(",")]
+    except (ValueError, ZeroDivisionError) as error:
+        raise UserError(f"--eps: '{text}' is not a list of numbers such as 0.05,0.1 or 2/255,8/255.") from error
+
+
+def eps_value(text: str | float) -> float:
+    """Return a number such as 0.03 or 8/255; a default is a number already."""
+    try:
+        return _number(str(text))
+    except (ValueError, ZeroDivisionError) as error:
+        raise UserError(f"--eps: '{text}' is not a number such as 0.03 or 8/255.") from error
+
+
+def _number(text: str) -> float:
+    """Return a number or a fraction, as papers write budgets."""
+    number, slash, divisor = text.partition("/")
+    return float(number) / float(divisor) if slash else float(number)
 
 
 def sample_numbers(text: str) -> list[int]:

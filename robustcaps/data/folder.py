@@ -47,9 +47,10 @@ def folder(
     for done, (_, file) in enumerate(files, start=1):
         pixels.append(_read(file, size, grey=grey))
         if pixels[-1].shape != pixels[0].shape or len(set(pixels[-1].shape[1:])) != 1:
+            first = f", {files[0][1]} has {_shape(pixels[0])}" if done > 1 else ""
             raise UserError(
-                f"dataset 'folder': {file} has {_shape(pixels[-1])} pixels, {files[0][1]} has {_shape(pixels[0])}; "
-                "images must be squares of one size. Set size to scale them."
+                f"dataset 'folder': {file} has {_shape(pixels[-1])} pixels{first}; images must be squares of one size. "
+                "Set size to scale them, e.g. size = 32 (--data-set size=32)."
             )
         if progress is not None:
             progress(done, len(files))

@@ -59,12 +59,15 @@ def summarise(
         f"(95 % CI {100 * low:.0f} to {100 * high:.0f} %, n = {n})"
     )
     flagged = [finding for finding in findings if finding.flagged]
-    sentences = [f"{status.capitalize()}: {accuracies}.", *_confidence_sentence(status, confidence)]
+    headline = f"{status.capitalize()}: {accuracies}."
+    if status == "trusted" and math.isnan(confidence):
+        headline = f"No verdict, which needs the check 'gap': {accuracies.replace('all attacks', 'these checks')}."
+    sentences = [headline, *_confidence_sentence(status, confidence)]
     if not flagged:
-        sentences.append(f"None of {len(findings)} checks found signs of gradient masking.")
+        sentences.append(f"Checks that found signs of gradient masking: none of {len(findings)}.")
     elif status == "trusted":
         names = ", ".join(finding.check for finding in flagged)
-        sentences.append(f"Signs of gradient masking ({names}) that mislead no attack.")
+        sentences.append(f"Some gradients look odd ({names}), but mislead no attack.")
     else:
         decisive = (status == "masked" and _evidence(findings)) or flagged
         reasons = "; ".join(f"{finding.check} ({finding.words})" for finding in decisive)
@@ -77,4 +80,4 @@ def _confidence_sentence(status: Status, confidence: float) -> list[str]:
         return []
     if status == "trusted":
         return [f"The probability that its gradients hide less than 5 points is {confidence:.2f}."]
-    return [f"The probability that gradients mislead attacks beyond chance is {confidence:.2f}."]
+    return [f"The probability that masking raises the baseline's figure by more than chance is {confidence:.2f}."]

@@ -167,6 +167,11 @@ def _read_card(kind: type[CardType], path: Path) -> CardType:
     _check_regular(path)
     try:
         return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path}: no such file; weights of the zoo need their model card beside them, as `robustcaps train` "
+            "writes it. For weights trained elsewhere, register a model of your own (docs/extend/model.md)."
+        ) from error
     except OSError as error:
         raise UserError(f"{path}: cannot read the model card: {error.strerror}.") from error
     except ValidationError as error:

@@ -127,9 +127,10 @@ def find_shipped_weights(model: str, tag: str, data: str) -> Path:
         raise UserError(
             f"model '{model}:{tag}' is not shipped. {IMPORTED_TAGS[tag]} Then set weights (--weights FILE)."
         )
-    available = ", ".join(f"{card.name} ({card.data})" for card in cards) or "none"
+    near = [card for card in cards if card.model == model] or cards
+    available = ", ".join(f"{card.name} ({card.data})" for card in near) or "none"
     name = f"{model}:{tag}" if tag else model
     raise UserError(
-        f"no shipped weights for model '{name}' on data '{data}'; available: {available}. "
-        f"Train your own: robustcaps train {model} --data {data}; then load_model('{model}', weights=FILE)."
+        f"no shipped weights for model '{name}' on data '{data}'; shipped: {available}. "
+        f"Train your own: robustcaps train {model} --data {data}; then set weights (--weights FILE)."
     )

@@ -24,6 +24,8 @@ FORMATS = ("png", "svg", "pdf")
 """What figures can be written as."""
 MIN_WIDTH = 2.0
 """Inches; legends and labels leave no room for curves in less."""
+MAX_WIDTH = 30.0
+"""Inches; more is 3.3 without its point, and takes gigabytes to draw."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ def figure_style(name: str = "paper", width: float | None = None) -> Iterator[Fi
         raise UserError(f"unknown figure style '{name}'. {did_you_mean(name, STYLES)}")
     if width is not None and not width >= MIN_WIDTH:
         raise UserError(f"figures must be at least {MIN_WIDTH:g} inches wide, not {width:g}.")
+    if width is not None and width > MAX_WIDTH:
+        raise UserError(f"figures must be at most {MAX_WIDTH:g} inches wide, not {width:g}.")
     style = STYLES[name] if width is None else replace(STYLES[name], width=width)
     token = _current.set(style)
     try:

@@ -22,6 +22,7 @@ LATEX_CHARACTERS = {
     "|": "\\textbar{}",
     "[": "{[}",
     "]": "{]}",
+    "†": "\\dag{}",
 }
 """Characters that mean something in LaTeX, and how they are written; in brackets, a row's first cell is no option."""
 Tone = Literal["", "good", "warning", "bad"]

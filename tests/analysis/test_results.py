@@ -129,7 +129,7 @@ def test_whatever_is_used_each_file_is_read_once_and_images_when_shown(out, once
     assert set(results.table["model"]) == {"levels", "blunt"} and len(results.verdicts) == 2
     assert results.tables["gradients"]["n"].tolist() == [6, 6] and results.tables["transfer"].empty
     masking, undecided = results.findings
-    assert masking.startswith("Gradient masking: of 2 verdicts, ")
+    assert masking.startswith("Gradient masking: 2 trusted. ")
     assert undecided.startswith("No significant difference between levels and blunt (robust AUC ")
     invalid = results.violations.set_index(["model", "attack"])["rows"]
     assert invalid.to_dict() == {("levels", "too far"): 12, ("blunt", "too far"): 12}

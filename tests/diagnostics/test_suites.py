@@ -77,7 +77,7 @@ def test_a_suite_of_diagnostics_leaves_verdicts_checks_gradients_figures_and_a_p
     }
     names = {f"{name}.{ending}" for name in ("verdicts", "gradients") for ending in ("png", "svg")}
     assert {path.name for path in (out / "figures").iterdir()} == names
-    assert "Can these numbers be trusted?" in result.stdout and "masked" in result.stdout
+    assert "Verdicts: robust accuracy" in result.stdout and "masked" in result.stdout
 
     verdicts = pd.read_csv(out / "verdicts.csv", keep_default_na=False)
     by_all = verdicts[verdicts["diagnostic"] == "verdict"].set_index(["model", "eps"])

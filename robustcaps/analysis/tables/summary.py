@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ NAMES = ("data", "model", "attack", "norm", "unit")
 SUMMARISED = [*KEYS, "seed", "index", "label", "target", "adv_pred", "fooled", "valid", *COSTS]
 """Columns of the rows that accuracy, success and cost are computed from."""
 RATES = ("accuracy", "success")
+INVALID_MARK = "†"
+"""What marks a rate that rests on invalid rows."""
 MEASURES = {
     "untargeted": ("accuracy", "Accuracy under attack"),
     "targeted": ("success", "Success of targeted attacks"),
@@ -140,17 +143,24 @@ def goal_grid(table: pd.DataFrame, goal: str, *, title: str = "", details: bool 
         by_name.setdefault(tuple(str(line[name]) for name in names), []).append(line)
     rows = [[*key, *_line(lines, rate, sweep, details=details)] for key, lines in by_name.items()]
     numbers = ["n"] * details + [f"{eps:g}" for eps in sweep] + ["passes", "invalid"] * details
-    return make_grid([*names, *numbers], rows, title=title, numeric=numbers)
+    note = f"{INVALID_MARK} some rows are invalid and count as not fooled." if bool(part["invalid"].any()) else ""
+    return make_grid([*names, *numbers], rows, title=title, numeric=numbers, note=note)
 
 
 def _line(lines: list[dict[Any, Any]], rate: str, sweep: list[float], *, details: bool) -> list[GridCell | str]:
     """Return a rate at every eps of a sweep; passes are forward / backward per sample over all eps."""
     by_eps = {line["eps"]: line for line in lines}
-    cells: list[GridCell | str] = [percent(by_eps[eps], rate) if eps in by_eps else "" for eps in sweep]
+    cells: list[GridCell | str] = [_cell(by_eps[eps], rate) if eps in by_eps else "" for eps in sweep]
     if not details:
         return cells
     passes = " / ".join(f"{sum(line[cost] for line in lines):.1f}" for cost in ("forwards", "backwards"))
     return [str(max(line["n"] for line in lines)), *cells, passes, str(sum(line["invalid"] for line in lines))]
+
+
+def _cell(line: dict[Any, Any], rate: str) -> GridCell:
+    """Return a rate, marked if it rests on rows that are invalid."""
+    cell = percent(line, rate)
+    return replace(cell, text=f"{cell.text} {INVALID_MARK}") if line["invalid"] else cell
 
 
 def summary_grids(table: pd.DataFrame, *, details: bool = False) -> list[Grid]:

@@ -23,7 +23,7 @@ from robustcaps.cli.options import (
     console,
     examples,
 )
-from robustcaps.cli.parsing import assignments
+from robustcaps.cli.parsing import assignments, eps_value
 from robustcaps.options import MAX_SEED
 
 
@@ -39,7 +39,9 @@ def register(app: typer.Typer) -> None:
 
 def diagnose(
     model: ModelName,
-    eps: Annotated[float, typer.Option(help="Largest perturbation of the attacks.")] = 0.1,
+    eps: Annotated[
+        float, typer.Option(parser=eps_value, metavar="NUMBER", help="Largest perturbation, e.g. 0.03 or 8/255.")
+    ] = 0.1,
     data: DataName = "toys",
     data_set: DataSettings = None,
     split: Split = "test",

@@ -221,7 +221,8 @@ def eps_monotone(context: DiagnosisContext, *, share: ToleratedShare = SIGN_SHAR
     rows = torch.nonzero(context.cached(run_baseline).fooled).flatten()
     count = 0
     if len(rows):
-        wider = Budget(2.0 * context.eps, context.budget.norm)
+        double = 2.0 * context.eps
+        wider = Budget(min(1.0, double) if context.budget.norm == "linf" else double, context.budget.norm)
         count = int((~run_pgd(context, rows, wider, context.baseline.steps).fooled).sum())
     words = f"the baseline attack fools {count} of {context.n} samples at eps but not at 2 eps"
     return Finding(lower_bound(count, context.n) > share, count / context.n, share, words)

@@ -63,7 +63,7 @@ def tabulate_checks(rows: pd.DataFrame, _models: ModelRecords = ()) -> pd.DataFr
 def verdict_grids(table: pd.DataFrame) -> list[Grid]:
     """Return the verdicts for readers."""
     shares = [f"{share} %" for share in SHARES]
-    columns = ["data", "model", "attacked", "eps", "n", *shares, "verdict", "confidence", "flagged"]
+    columns = ["data", "model", "diagnostic", "eps", "n", *shares, "verdict", "confidence", "flagged"]
     rows = [
         [
             *_names(line),
@@ -75,7 +75,7 @@ def verdict_grids(table: pd.DataFrame) -> list[Grid]:
         ]
         for line in table.to_dict("records")
     ]
-    title = f"{TITLE} Robust accuracy in % (Wilson 95 %):"
+    title = "Verdicts: robust accuracy in % (Wilson 95 %) under baseline PGD (naive) and under all attacks (corrected):"
     return [make_grid(columns, rows, title=title, numeric=["n", *shares, "confidence"])]
 
 
@@ -87,7 +87,7 @@ def _confidence(line: Mapping[Any, Any]) -> str:
 
 def check_grids(table: pd.DataFrame) -> list[Grid]:
     """Return every check of every verdict for readers, flagged ones in bold."""
-    columns = ["data", "model", "attacked", "eps", "check", "observation"]
+    columns = ["data", "model", "diagnostic", "eps", "check", "observation"]
     rows = [
         [*_names(line), GridCell(line["check"], bold=bool(line["flagged"])), line["words"]]
         for line in table.to_dict("records")
@@ -97,7 +97,7 @@ def check_grids(table: pd.DataFrame) -> list[Grid]:
 
 def _flagged_grid(table: pd.DataFrame) -> Grid:
     """Return the flagged checks with what they mean and what to do."""
-    columns = ["data", "model", "attacked", "eps", "check", "observation", "meaning", "remedy", "reference"]
+    columns = ["data", "model", "diagnostic", "eps", "check", "observation", "meaning", "remedy", "reference"]
     flagged = table[table["flagged"]]
     rows = [
         [
@@ -126,7 +126,7 @@ def report_section(_rows: pd.DataFrame, tables: Tables) -> Section:
 
 
 def draw_verdicts(verdicts: pd.DataFrame) -> Figure:
-    """Draw the robust accuracy of every model before and after the remedies: a panel per dataset and eps.
+    """Draw the robust accuracy of every model under baseline PGD and under all attacks: a panel per dataset and eps.
 
     Args:
         verdicts: One line per verdict (`results.verdicts`, or verdicts.csv).
@@ -144,7 +144,7 @@ def draw_verdicts(verdicts: pd.DataFrame) -> Figure:
     with white_grid():
         size: Any = {"width": 3.2 + 2.6 / len(panels), "height": 1.2 + 0.3 * tallest}
         figure, axes = make_panels(
-            [len(panels)], columns=4, legend=_legend(), shrinks=False, narrowest=4.0, sharex=True, **size
+            [len(panels)], columns=4, legend=_legend(verdicts), shrinks=False, narrowest=4.0, sharex=True, **size
         )
         titles, common = name_panels([(data, f"eps {eps:g} ({norm})") for (data, norm, eps), _ in panels])
         is_column = axes[-1].get_subplotspec().is_first_col()  # type: ignore[union-attr]
@@ -155,7 +155,9 @@ def draw_verdicts(verdicts: pd.DataFrame) -> Figure:
             if not axis.get_subplotspec().is_first_col():  # type: ignore[union-attr]
                 axis.set_yticklabels([])
         n = verdicts["n"].max()
-        set_caption(figure, f"Robust accuracy before and after the remedies (n = {n}; bars: Wilson 95 %)", common)
+        set_caption(
+            figure, f"Robust accuracy under baseline PGD and under all attacks (n = {n}; bars: Wilson 95 %)", common
+        )
     return figure
 
 
@@ -182,7 +184,7 @@ def _draw_panel(axis: Axes, panel: pd.DataFrame, labels: Mapping[tuple[str, str]
     axis.set_xlim(-0.03, 1.03)
 
 
-def _legend() -> list[Line2D]:
+def _legend(verdicts: pd.DataFrame) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
     from robustcaps.utils.figure_style import scaled
@@ -190,11 +192,10 @@ def _legend() -> list[Line2D]:
     dot: dict[str, Any] = {"color": "0.3", "marker": "o", "linestyle": "none", "markersize": scaled(6)}
     handles = [
         Line2D([], [], **dot, markerfacecolor="white", label="naive (baseline PGD)"),
-        Line2D([], [], **dot, label="after the remedies"),
+        Line2D([], [], **dot, label="corrected (all attacks)"),
     ]
-    return handles + [
-        Line2D([], [], color=colour, linewidth=scaled(3), label=name) for name, colour in STATUS_COLOURS.items()
-    ]
+    shown = {name: colour for name, colour in STATUS_COLOURS.items() if name in set(verdicts["status"])}
+    return handles + [Line2D([], [], color=colour, linewidth=scaled(3), label=name) for name, colour in shown.items()]
 
 
 def draw(_rows: pd.DataFrame, tables: Tables) -> Iterator[tuple[str, Figure]]:
@@ -216,7 +217,7 @@ def statuses(tables: Tables, _models: ModelRecords) -> Statuses:
 
 
 def finding(tables: Tables) -> str:
-    """Return how many robust accuracies are masked, and the one that the remedies lower most."""
+    """Return how many robust accuracies are masked, and the one that stronger attacks lower most."""
     verdicts = tables["verdicts"]
     judged = verdicts if verdicts.empty else verdicts[verdicts["corrected"].notna()]
     if judged.empty:
@@ -228,15 +229,15 @@ def finding(tables: Tables) -> str:
     interval = f"95 % CI {100 * line['corrected_low']:.1f} to {100 * line['corrected_high']:.1f}"
     listed = ", ".join(f"{counts[status]} {status}" for status in TONES if status in counts)
     return (
-        f"Gradient masking: of {len(judged)} verdicts, {listed}. The remedies lower {line['model']} "
-        f"({line['diagnostic']}) most, at eps {line['eps']:g} ({line['norm']}) on {line['data']}: robust accuracy "
+        f"Gradient masking: {listed}. Stronger attacks lower the robust accuracy of {line['model']} "
+        f"({line['diagnostic']}) most, at eps {line['eps']:g} ({line['norm']}) on {line['data']}: "
         f"{100 * line['naive']:.1f} % naive, {100 * line['corrected']:.1f} % corrected "
         f"({interval}; {format_p(p)}, McNemar; n = {line['n']})."
     )
 
 
 def _drop(line: Mapping[Any, Any]) -> float:
-    """Return how much the remedies lower a robust accuracy."""
+    """Return how much stronger attacks lower a robust accuracy."""
     return float(line["naive"] - line["corrected"])
 
 
