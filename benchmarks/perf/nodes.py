@@ -7,6 +7,7 @@ ends the youngest node without warning, 'add' starts another one, and the proces
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 def main() -> None:
     """Start the nodes and obey."""
     folder, count = Path(sys.argv[1]), int(sys.argv[2])
+    os.environ["RAY_TMPDIR"] = str(folder)  # where Ray also leaves a note of the cluster's address
+    (folder / "ray").mkdir(parents=True, exist_ok=True)
     quiet: dict[str, Any] = {"include_dashboard": False, "num_cpus": 1, "object_store_memory": 100_000_000}
     cluster_class: Any = importlib.import_module("ray.cluster_utils").Cluster
     cluster = cluster_class(initialize_head=True, head_node_args={**quiet, "temp_dir": str(folder)})
