@@ -202,7 +202,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise UserError(f"{path}: cannot read the weights: {error.strerror}.") from error
     except SafetensorError as error:
-        raise UserError(f"{path}: not a complete safetensors file: {error}.") from error
+        hint = " A checkpoint of PyTorch belongs into a model of your own (docs/extend/model.md)." * (
+            path.suffix in (".pt", ".pth", ".ckpt", ".bin")
+        )
+        raise UserError(f"{path}: not a complete safetensors file: {error}.{hint}") from error
     for name in sorted(tensors):
         if not bool(torch.isfinite(tensors[name]).all()):
             raise UserError(f"{path}: '{name}' contains NaN or infinite values.")

@@ -46,8 +46,8 @@ def test_a_whole_run_in_five_sentences():
     assert best.startswith("strong is the most robust on d (linf), with a robust AUC of 0.85: significantly above")
     assert "difference 0.65, 95 % CI 0." in best and "p < 0.05, paired t-test, Holm; n = 20" in best
     assert masking == (
-        "Gradient masking: 1 trusted, 1 masked. Stronger attacks lower the robust accuracy of weak (on votes) most, at eps 0.1 "
-        "(linf) on d: 90.0 % naive, 2.0 % corrected (95 % CI 1.0 to 10.0; p < 0.001, McNemar; n = 50)."
+        "Gradient masking: 1 trusted, 1 masked. Stronger attacks lower the robust accuracy of weak (on votes) most, at "
+        "eps 0.1 (linf) on d: 90.0 % naive, 2.0 % corrected (95 % CI 1.0 to 10.0; p < 0.001, McNemar; n = 50)."
     )
     assert "weak (inert: 2.0 %, 95 % CI 1.0 to 5.0, n = 50)" in routing and "less than 5 % is inert" in routing
     assert transfer.startswith(

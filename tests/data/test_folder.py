@@ -67,8 +67,13 @@ def _no_images(place: Path) -> None:
         image.unlink()
 
 
+def _not_square(place: Path) -> None:
+    Image.new("RGB", (8, 9)).save(next(iter(sorted((place / "test" / "cat").iterdir()))))
+
+
 MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "size": (_other_size, r"dog/9\.png has 8x9 pixels, .* has 8x8; .* Set size"),
+    "shape": (_not_square, r"^dataset 'folder': [^,]*cat/0\.png has 8x9 pixels; images must be squares"),
     "class": (lambda place: (place / "train" / "emu").mkdir(), "in one only: emu"),
     "empty": (_no_images, r"no images .* in .*owl"),
     "damaged": (lambda place: (place / "test" / "cat" / "0.png").write_bytes(b"GIF"), r"cat/0\.png: cannot be read"),

@@ -179,7 +179,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (truncate, "not a complete safetensors file"),
     "no card": (
         lambda path: path.with_suffix(".json").unlink(),
-        r"mine\.json: cannot read the model card",
+        r"mine\.json: no such file; weights of the zoo need their model card beside them",
     ),
     "broken card": (lambda path: path.with_suffix(".json").write_text("{"), r"mine\.json: invalid model card"),
     "poor card": (
@@ -257,7 +257,7 @@ def test_what_is_not_shipped_is_said_with_what_is(shelf, name, data):
     model = name.split(":")[0]
     with pytest.raises(UserError) as caught:
         load_model(name, data=data)
-    assert f"model '{name}' on data '{data}'; available: tiny:a (bars)." in str(caught.value)
+    assert f"model '{name}' on data '{data}'; shipped: tiny:a (bars)." in str(caught.value)
     assert f"robustcaps train {model} --data {data}" in str(caught.value)
 
 
@@ -268,7 +268,7 @@ def test_an_unknown_model_is_not_looked_for_among_the_weights():
 
 def test_an_empty_shelf_ships_nothing(shelf):
     assert shipped_cards() == []
-    with pytest.raises(UserError, match="available: none"):
+    with pytest.raises(UserError, match="shipped: none"):
         load_model("tiny", data=shelf.name)
 
 

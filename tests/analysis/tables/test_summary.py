@@ -47,6 +47,14 @@ def test_markdown_has_a_row_per_curve_and_a_column_per_eps():
     assert len(lines) == 4
 
 
+def test_a_rate_that_rests_on_invalid_rows_is_marked():
+    table = summarise(attacked("a", 0.1, [False] * 4, valid=[True, True, True, False]))
+    grid = goal_grid(table, "untargeted")
+    assert "100.0 † (" in grid.markdown() and "† some rows are invalid and count as not fooled." in grid.markdown()
+    assert "100.0 \\dag{}" in grid.latex()
+    assert "†" not in goal_grid(sweep("untargeted"), "untargeted").markdown()
+
+
 def test_markdown_keeps_norms_apart():
     both = pd.concat([sweep("untargeted"), sweep("untargeted").assign(norm="l2", accuracy=0.1)])
     lines = goal_grid(both, "untargeted").markdown().splitlines()

@@ -154,7 +154,14 @@ def test_a_trusted_and_a_masked_model_in_full():
     assert masked.masked and masked.clean == masked.naive == 1.0 and masked.corrected < 0.5
     assert masked.summary.startswith("Masked: robust accuracy 100 % under baseline PGD, ")
     assert "gap" in masked.summary and masked.attacks["fooled"].sum() > 0
+    assert honest.summary.startswith("Trusted: ")
     assert honest.confidence > 0.9 and masked.confidence > 0.9 and "probability" in masked.summary
+
+
+def test_a_single_check_is_no_verdict():
+    partial = rc.diagnose(net(), DATA, EPS, checks=["finite-difference"])
+    assert partial.summary.startswith("No verdict, which needs the check 'gap': ")
+    assert "under these checks" in partial.summary and "trusted" not in partial.summary.lower()
 
 
 def test_odd_gradients_that_mislead_no_attack_are_trusted():

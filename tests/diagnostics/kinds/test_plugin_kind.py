@@ -87,6 +87,11 @@ def test_a_plugin_kind_is_in_tables_figures_console_and_report(cli, plugin, tmp_
     for command in ("table", "figures", "report"):
         assert cli(command, "o", "--plugin", plugin).returncode == 0
     assert (out / "figures" / "brightness.png").exists()
+    page = (out / "report.html").read_bytes()
+    for command in ("table", "figures", "report"):
+        without = cli(command, "o")
+        assert without.returncode == 2 and "'brightness' can be shown only with the plugin" in without.stderr
+    assert (out / "report.html").read_bytes() == page and (out / "brightness.csv").exists()
 
     plugin.write_text(plugin.read_text().replace("means > most", "means > 2 * most"))
     changed = cli("run", suite, "--plugin", plugin, "--out", "o")
