@@ -41,7 +41,7 @@ def make_panels(
     """Return a figure and its panels in the current style.
 
     Args:
-        groups: How many panels there are; each group begins a new row.
+        groups: How many panels there are; each group begins a new row, except where every group has a single panel.
         columns: How many panels stand side by side at most.
         width: Inches of a panel, where the figure may be as wide as it needs.
         height: Inches of a panel.
@@ -52,6 +52,7 @@ def make_panels(
         sharey: Whether all panels have the same y axis.
     """
     style = current_style()
+    groups = [len(groups)] if max(groups) == 1 else groups
     columns = min(columns, max(groups))
     if style.width is not None:
         columns = min(columns, max(1, int(style.width * SCREEN.font / (narrowest * style.font))))
