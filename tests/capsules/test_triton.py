@@ -72,7 +72,7 @@ def test_kernel_agrees_with_the_definition(case):
 @pytest.mark.parametrize(("rules", "pairing"), PAIRINGS, ids=describe)
 def test_all_options_agree_with_the_definition(rules, pairing, mean_momentum):
     wiring = {"child": OVERLAPPING, "stride-1": PAIRED}[pairing]
-    assert_close(small_case(wiring, n=2, offsets=True, mean_momentum=mean_momentum, **rules))
+    assert_close(small_case(wiring, offsets=True, iterations=2, mean_momentum=mean_momentum, **rules))
 
 
 RELEASED: dict[str, Any] = {"competition": "type", "start": "types", "mean_momentum": 0.1}
