@@ -29,7 +29,7 @@ from robustcaps.utils.grid import grids_markdown, make_grid
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "perf"
-EARLIER = "f488420"
+EARLIER = "2d2b0cc"
 """The commit that is measured as well, if the repository holds it: the last one before work on the overhead."""
 ROUNDS = 3
 """Times that each tree of sources has its turn, in a process of its own."""
