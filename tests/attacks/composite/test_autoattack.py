@@ -15,6 +15,10 @@ from robustcaps.errors import UserError
 from robustcaps.suite.spec import AttackSpec
 
 
+LARGE_EPS = {"linf": 1.0, "l2": 10.0}
+"""Budgets that the perturbations looked for stay well inside of."""
+
+
 class Linear(nn.Module):
     """A linear classifier, whose smallest perturbations are known."""
 
@@ -50,7 +54,7 @@ def test_fab_finds_the_smallest_perturbation_of_a_linear_model(name, norm):
     model, images = Linear(), samples()
     labels = model(images).argmax(1)
     expected = distances(model, images, norm).numpy()
-    rows = rc.evaluate(model, (images, labels), rc.load_attack(name, eps=10.0, norm=norm, steps=30))
+    rows = rc.evaluate(model, (images, labels), rc.load_attack(name, eps=LARGE_EPS[norm], norm=norm, steps=30))
     inside = expected < 0.3  # further ones may be cut off by the box
     assert inside.sum() > 5 and rows["fooled"][inside].all()
     np.testing.assert_allclose(rows[norm][inside], expected[inside], rtol=0.06)
@@ -162,7 +166,7 @@ def test_fab_of_torchattacks_tries_every_target_although_the_first_succeeds(norm
     model, images = Linear(), samples()
     labels = model(images).argmax(1)
     expected = distances(model, images, norm).numpy()
-    attack = rc.load_attack("torchattacks.fab", eps=10.0, norm=norm, steps=30, multi_targeted=True)
+    attack = rc.load_attack("torchattacks.fab", eps=LARGE_EPS[norm], norm=norm, steps=30, multi_targeted=True)
     rows = rc.evaluate(model, (images, labels), attack)
     inside = expected < 0.3
     assert rows["fooled"][inside].all()
