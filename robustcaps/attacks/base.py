@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from robustcaps.attacks.budgets import Budget, check_norm, make_budgets
 from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Goal, GoalSpec, Targeted, Untargeted
-from robustcaps.attacks.guard import ModelGuard, Snapshot, find_violations
+from robustcaps.attacks.guard import FullGuard, Guard, find_violations
 from robustcaps.attacks.norms import NORMS
 from robustcaps.attacks.query_budget import QueryBudget
 from robustcaps.attacks.spatial.affine import AffineBudget
@@ -118,7 +118,7 @@ class Attack(ABC):
         goal: Goal,
         budgets: Sequence[Budget],
         draws: Draws | None = None,
-        guard: ModelGuard | None = None,
+        guard: Guard | None = None,
     ) -> Iterator[AdversarialBatch]:
         """Run the attack for every budget and yield its images, checked; restore whatever the attack changed.
 
@@ -126,13 +126,12 @@ class Attack(ABC):
         """
         counted = model if isinstance(model, CountedModel) else CountedModel(model, Counts.zeros(len(images)))
         all_rows = torch.arange(len(images), device=images.device)
-        attack_images, attack_goal = images.detach().clone(), goal.select(all_rows)
         query_budget = None
         if self.max_queries:
             query_budget = QueryBudget(self.max_queries, counted.rows, images.detach().clone(), goal.select(all_rows))
         counted = counted.for_attack(images.detach().clone(), query_budget)
-        guard = guard or ModelGuard(counted.model, shared=False)
-        snapshot = Snapshot.take(guard, (attack_images, images), (attack_goal.classes, goal.classes))
+        guard = guard or FullGuard(counted.model)
+        attack_images, attack_goal = guard.begin(images, goal)
         draws = draws or Draws(0, all_rows)
         attack_budgets = [budget.untrusted_copy() for budget in budgets]
         results = iter(self.run_sweep(counted, attack_images, attack_goal, attack_budgets, draws))
@@ -146,10 +145,10 @@ class Attack(ABC):
                         sweep_one = partial(self.run_sweep, counted, attack_images, attack_goal, [budget], draws)
                         adversarial = query_budget.run(budget, sweep_one)
             except BaseException:
-                snapshot.restore()  # the model may be attacked again
+                guard.check()  # the model may be attacked again
                 raise
-            violation = snapshot.restore()
-            if violation is None and counted.has_tampered_counts(before, total_before):
+            violation = guard.check()
+            if violation is None and guard.checks_counts and counted.has_tampered_counts(before, total_before):
                 violation = Violation.CHANGED_COUNTS
             violations = _check(adversarial, images, budget, violation)
             valid, parameters = _discard_invalid(adversarial, images, violations)

@@ -123,6 +123,8 @@ class CountedModel(nn.Module):
 
     def list_inner_violations(self) -> list[Violation | None]:
         """Return the recorded violation of an inner attack for each sample, if any."""
+        if not self.inner_violations:
+            return [None] * len(self.rows)
         return [self.inner_violations.get(row) for row in self.rows.tolist()]
 
     @contextmanager

@@ -17,7 +17,7 @@ from robustcaps.attacks.base import Attack
 from robustcaps.attacks.budgets import Budget
 from robustcaps.attacks.counting import CountedModel, Counts
 from robustcaps.attacks.goals import Goal
-from robustcaps.attacks.guard import ModelGuard
+from robustcaps.attacks.guard import FullGuard, Guard, QuickGuard
 from robustcaps.attacks.norms import NORMS
 from robustcaps.attacks.spatial.budgets import TransformationBudget
 from robustcaps.data.base import Data, Progress, as_data
@@ -95,7 +95,7 @@ def evaluate(
         total = row_count(data, attack) * whole.size // len(data)
 
         def compute(size: int) -> list[dict[str, Any]]:
-            def compute_guarded(guard: ModelGuard) -> list[dict[str, Any]]:
+            def compute_guarded(guard: Guard) -> list[dict[str, Any]]:
                 spans = split_span(whole, size)
                 batches = _evaluate_batches(model, data, attack, seed, spans, extra_columns or (lambda _: {}), guard)
                 return list(_with_progress(batches, total, progress))
@@ -133,7 +133,7 @@ def _compute_in_memory(
 
 
 def _compute_guarded(
-    compute: Callable[[ModelGuard], list[dict[str, Any]]], model: nn.Module, attack: Attack
+    compute: Callable[[Guard], list[dict[str, Any]]], model: nn.Module, attack: Attack
 ) -> list[dict[str, Any]]:
     """Compute rows with one full check of the model at their end if the attack is built in, else after every budget.
 
@@ -141,14 +141,14 @@ def _compute_guarded(
     the samples that are invalid.
     """
     if attack.is_built_in():
-        guard = ModelGuard(model, shared=True)
+        guard = QuickGuard(model)
         try:
             parts = compute(guard)
         finally:
             violation = guard.finish()
         if violation is None:
             return parts
-    return compute(ModelGuard(model, shared=False))
+    return compute(FullGuard(model))
 
 
 def _concatenate(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _evaluate_batches(
     seed: int,
     batch_spans: Sequence[Span],
     extra_columns: ExtraColumns,
-    guard: ModelGuard,
+    guard: Guard,
 ) -> Iterator[dict[str, Any]]:
     """Yield the columns of each (batch, target, budget)."""
     device = device_of(model)
@@ -246,7 +246,7 @@ def _sample_columns(batch: _Batch, budget: Budget, target: Tensor | None) -> dic
 
 
 def _attack_batch(
-    batch: _Batch, attack: Attack, goal: Goal, guard: ModelGuard
+    batch: _Batch, attack: Attack, goal: Goal, guard: Guard
 ) -> Iterator[tuple[Budget, Tensor, dict[str, Any]]]:
     """Attack the samples that do not reach the goal already, and predict on the adversarial images of each budget.
 
@@ -259,20 +259,22 @@ def _attack_batch(
     final, predictions = batch.images, batch.clean_predictions
     for budget in budgets:
         violations = np.full(len(batch.images), "", dtype=object)
-        parameters, is_new = None, torch.zeros_like(predictions, dtype=torch.bool)
+        parameters, previous = None, final
         if len(rows):
-            adversarial, previous = next(sweep), final
+            adversarial = next(sweep)
             parameters = adversarial.parameters
             violations[rows.cpu().numpy()] = [violation or "" for violation in adversarial.violations]
             final = _put(batch.images, rows, adversarial.images)
-            is_clean = _is_same(final, batch.images)
-            is_new = ~(is_clean | _is_same(final, previous))
-            predictions = torch.where(is_clean, batch.clean_predictions, predictions)
-        new = torch.nonzero(is_new[rows]).flatten()
+        delta = final - batch.images
+        linf = NORMS["linf"].size(delta)
+        is_clean = linf == 0
+        predictions = torch.where(is_clean, batch.clean_predictions, predictions)
+        new = torch.nonzero(~(is_clean | _is_same(final, previous))[rows]).flatten()
         if len(new):
             with torch.no_grad():
-                predictions[rows[new]] = predict(model.select(new)(_take(final, rows[new])))
-        sizes = _size_columns(budget, final - batch.images, rows, parameters)
+                asked = model if len(new) == len(rows) else model.select(new)
+                predictions[rows[new]] = predict(asked(_take(final, rows[new])))
+        sizes = _size_columns(budget, delta, linf, rows, parameters)
         yield budget, final, {**_result_columns(predictions, goal, violations), **sizes}
 
 
@@ -291,9 +293,11 @@ def _take(images: Tensor, rows: Tensor) -> Tensor:
     return images if len(rows) == len(images) else images[rows]
 
 
-def _size_columns(budget: Budget, delta: Tensor, rows: Tensor, parameters: Tensor | None) -> dict[str, Any]:
+def _size_columns(
+    budget: Budget, delta: Tensor, linf: Tensor, rows: Tensor, parameters: Tensor | None
+) -> dict[str, Any]:
     """Return the size of each change in linf, l2 and the budget's own norm, and the parameters of transformations."""
-    sizes = {name: NORMS[name].size(delta).cpu().numpy() for name in ("linf", "l2")}
+    sizes = {"linf": linf.cpu().numpy(), "l2": NORMS["l2"].size(delta).cpu().numpy()}
     if not isinstance(budget, TransformationBudget):
         own = sizes[budget.norm] if budget.norm in sizes else budget.ball.size(delta).cpu().numpy()
         return {**sizes, "size": own}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from robustcaps.attacks.budgets import TOLERANCE, Budget
+from robustcaps.attacks.goals import Goal
 from robustcaps.attacks.model_snapshot import ModelSnapshot, is_equal
 from robustcaps.attacks.spatial.budgets import MAX_DIFFERENCE, TransformationBudget, TransformedImages
 from robustcaps.attacks.violations import Violation
@@ -90,68 +92,22 @@ def _find_batch_violation(adversarial: Any, images: Tensor) -> Violation | None:
     return Violation.WRONG_DEVICE if adversarial.device != images.device else None
 
 
-class ModelGuard:
-    """Snapshots of the attacked model: a new one for every batch, checked in full after every budget, or a shared one.
-
-    The shared one is for attacks of this package: its check after every budget reads version counters instead of
-    values. `finish` checks in full once at the end, and if that finds a violation, the rows have to be computed again
-    with a check of every budget, so that they are the same.
-    """
-
-    def __init__(self, model: nn.Module, *, shared: bool) -> None:
-        self.model = model
-        self.shared = shared
-        self._snapshot: ModelSnapshot | None = None
-
-    def begin(self) -> None:
-        """Take the snapshot that the next batch must not deviate from, unless there is a shared one."""
-        if self._snapshot is None or not self.shared:
-            self._snapshot = ModelSnapshot.take(self.model)
-
-    def check(self) -> Violation | None:
-        """Restore the model after a budget and return the first rule that the attack broke, if any."""
-        snapshot = self._snapshot
-        if snapshot is None or (self.shared and snapshot.looks_unchanged()):
-            return None
-        return snapshot.restore()
-
-    def finish(self) -> Violation | None:
-        """Compare everything, restore the model and return the first rule that the attack broke, if any."""
-        return self._snapshot.restore() if self._snapshot else None
-
-
 @dataclass(frozen=True, eq=False)
-class Snapshot:
-    """A copy of everything that an attack must not change: the model, its inputs, and the global state of torch."""
+class GlobalState:
+    """A copy of the global state of torch and of the random number generators, which an attack must not change."""
 
-    guard: ModelGuard
     rng_states: tuple[Any, ...]
     grad_enabled: bool
     torch_settings: list[Any]
     """Values in the order of `_TORCH_SETTINGS`."""
-    inputs: tuple[tuple[Tensor, Tensor], ...]
-    """Pairs (tensor passed to the attack, original that it must remain equal to)."""
 
     @classmethod
-    def take(cls, guard: ModelGuard, *inputs: tuple[Tensor, Tensor]) -> Snapshot:
-        """Copy the state of a model, of torch, and pairs (tensor passed to the attack, original)."""
-        guard.begin()
-        return cls(
-            guard=guard,
-            rng_states=_rng_states(),
-            grad_enabled=torch.is_grad_enabled(),
-            torch_settings=[read() for read, _ in _TORCH_SETTINGS],
-            inputs=inputs,
-        )
+    def take(cls) -> GlobalState:
+        """Copy the current state."""
+        return cls(_rng_states(), torch.is_grad_enabled(), [read() for read, _ in _TORCH_SETTINGS])
 
-    def restore(self) -> Violation | None:
-        """Restore everything and return the first rule that the attack broke, if any."""
-        torch_settings = self._restore_torch_settings()  # first, because the other steps create tensors
-        model = self.guard.check()
-        others = [self._restore_inputs(), self._restore_rng_states(), self._restore_grad_mode(), torch_settings]
-        return model or next(filter(None, others), None)
-
-    def _restore_torch_settings(self) -> Violation | None:
+    def restore_torch_settings(self) -> Violation | None:
+        """Restore the settings of torch and return the rule that is broken if they differ."""
         violation = None
         for (read, write), before in zip(_TORCH_SETTINGS, self.torch_settings, strict=True):
             if read() != before:
@@ -159,29 +115,112 @@ class Snapshot:
                 write(before)
         return violation
 
-    def _restore_grad_mode(self) -> Violation | None:
+    def restore_grad_mode(self) -> Violation | None:
+        """Restore whether gradients are computed and return the rule that is broken if that differs."""
         if torch.is_grad_enabled() == self.grad_enabled:
             return None
         torch.set_grad_enabled(self.grad_enabled)
         return Violation.CHANGED_GRAD_MODE
 
-    def _restore_inputs(self) -> Violation | None:
-        changed = [pair for pair in self.inputs if not is_equal(pair[0].detach(), pair[1])]
-        for passed, original in changed:
-            passed.data = original.detach().clone()
-        for passed, _ in self.inputs:
-            passed.grad = None  # otherwise the gradients of all budgets would add up
-            if passed.requires_grad:
-                passed.requires_grad_(False)  # noqa: FBT003
-        return Violation.CHANGED_INPUTS if changed else None
-
-    def _restore_rng_states(self) -> Violation | None:
+    def restore_rng_states(self) -> Violation | None:
+        """Restore the random number generators and return the rule that is broken if they differ."""
         if _are_same_rng_states(_rng_states(), self.rng_states):
             return None
         torch.set_rng_state(self.rng_states[0])
         random.setstate(self.rng_states[1])
         np.random.set_state(self.rng_states[2])  # noqa: NPY002
         return Violation.CHANGED_GLOBAL_RNG
+
+
+class Guard(ABC):
+    """Watches what an attack must leave unchanged: the model, the global state, the images and classes it is handed."""
+
+    checks_counts: bool
+    """Whether the counts of passes are checked after every budget as well."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._inputs: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    def begin(self, images: Tensor, goal: Goal) -> tuple[Tensor, Goal]:
+        """Copy what the batch must leave unchanged; return copies of the images and the goal for the attack."""
+        handed_images = images.detach().clone()
+        handed_goal = goal.select(torch.arange(len(images), device=images.device))
+        self._inputs = (handed_images, images), (handed_goal.classes, goal.classes)
+        return handed_images, handed_goal
+
+    @abstractmethod
+    def check(self) -> Violation | None:
+        """Restore what was changed by the end of a budget; return the first rule that the attack broke, if any."""
+
+    def _restore_inputs(self) -> Violation | None:
+        changed = [pair for pair in self._inputs if not is_equal(pair[0].detach(), pair[1])]
+        for handed, original in changed:
+            handed.data = original.detach().clone()
+        for handed, _ in self._inputs:
+            handed.grad = None  # otherwise the gradients of all budgets would add up
+            if handed.requires_grad:
+                handed.requires_grad_(False)  # noqa: FBT003
+        return Violation.CHANGED_INPUTS if changed else None
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """Copies of the model and of the global state."""
+
+    model: ModelSnapshot
+    global_state: GlobalState
+
+    @classmethod
+    def take(cls, model: nn.Module) -> _State:
+        return cls(ModelSnapshot.take(model), GlobalState.take())
+
+    def restore(self) -> Violation | None:
+        """Restore what differs and return the first rule that the attack broke, if any."""
+        torch_settings = self.global_state.restore_torch_settings()  # first, because the other steps create tensors
+        model, rng_states = self.model.restore(), self.global_state.restore_rng_states()
+        found = model, rng_states, self.global_state.restore_grad_mode(), torch_settings
+        return next(filter(None, found), None)
+
+
+class FullGuard(Guard):
+    """Compares everything after every budget, with copies that are made for every batch."""
+
+    checks_counts = True
+    _state: _State
+
+    def begin(self, images: Tensor, goal: Goal) -> tuple[Tensor, Goal]:
+        """Copy everything."""
+        self._state = _State.take(self.model)
+        return super().begin(images, goal)
+
+    def check(self) -> Violation | None:
+        """Restore everything."""
+        found = self._state.restore(), self._restore_inputs()
+        return next(filter(None, found), None)
+
+
+class QuickGuard(Guard):
+    """For attacks of this package: compares the model and the global state only once, at the end of all batches.
+
+    If `finish` finds a violation, the rows have to be computed again with a full guard, which tells those affected.
+    """
+
+    checks_counts = False
+    _state: _State | None = None
+
+    def begin(self, images: Tensor, goal: Goal) -> tuple[Tensor, Goal]:
+        """Copy the inputs, and before the first batch everything else."""
+        self._state = self._state or _State.take(self.model)
+        return super().begin(images, goal)
+
+    def check(self) -> Violation | None:
+        """Restore the inputs."""
+        return self._restore_inputs()
+
+    def finish(self) -> Violation | None:
+        """Restore everything else and return the first rule that the attack broke, if any."""
+        return self._state.restore() if self._state else None
 
 
 def _rng_states() -> tuple[Any, ...]:

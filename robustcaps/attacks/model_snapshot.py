@@ -1,9 +1,8 @@
-"""A copy of everything about a model that an attack must not change, with a full check and one that costs little."""
+"""A copy of everything about a model that an attack must not change."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, is_dataclass
-from itertools import chain
 from typing import Any
 
 import torch
@@ -30,8 +29,6 @@ class ModelSnapshot:
     """Copies of all parameters and buffers."""
     training_modes: dict[str, bool]
     requires_grad: dict[str, bool]
-    marks: list[tuple[Tensor, tuple[Any, ...]]]
-    """Each parameter and buffer with what changes when torch writes to it."""
 
     @classmethod
     def take(cls, model: nn.Module) -> ModelSnapshot:
@@ -47,17 +44,7 @@ class ModelSnapshot:
             tensors={name: tensor.detach().clone() for name, tensor in _parameters_and_buffers(model).items()},
             training_modes={name: module.training for name, module in model.named_modules()},
             requires_grad={name: parameter.requires_grad for name, parameter in model.named_parameters()},
-            marks=[(tensor, _mark(tensor)) for tensor in chain(model.parameters(), model.buffers())],
         )
-
-    def looks_unchanged(self) -> bool:
-        """Return whether no weight or buffer was written to and no mode changed, as far as torch counts it.
-
-        This compares no values: writes through `.data` or numpy, and changes of structure, are left to `restore`.
-        """
-        is_same_tensor = all(_mark(tensor) == mark for tensor, mark in self.marks)
-        modes = zip(self.classes, self.training_modes.values(), strict=True)
-        return is_same_tensor and all(module.training == training for (module, _), training in modes)
 
     def restore(self) -> Violation | None:
         """Restore the model and return the first rule that the attack broke, if any."""
@@ -123,11 +110,6 @@ def is_equal(now: Tensor, before: Tensor) -> bool:
     if now.shape != before.shape or now.dtype != before.dtype:
         return False
     return torch.equal(now, before) or bool(torch.allclose(now, before, rtol=0, atol=0, equal_nan=True))
-
-
-def _mark(tensor: Tensor) -> tuple[Any, ...]:
-    version = None if tensor.is_inference() else tensor._version  # noqa: SLF001  torch has no public name for it
-    return tensor.data_ptr(), version, tensor.shape, tensor.requires_grad
 
 
 def _copy_tables(module: nn.Module) -> dict[str, dict[Any, Any]]:

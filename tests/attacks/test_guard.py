@@ -263,8 +263,11 @@ def test_built_in_attacks_are_checked_as_well(monkeypatch, network, network_data
     assert torch.equal(network[5].weight, before) and torch.equal(network(network_data.images), logits)
 
 
-@pytest.mark.parametrize("change", [swaps_a_layer, replaces_forward, hooks_a_layer, turns_on_training])
-def test_a_changed_structure_is_found_at_the_end(monkeypatch, network, network_data, change):
+@pytest.mark.parametrize(
+    "change",
+    [swaps_a_layer, replaces_forward, hooks_a_layer, turns_on_training, seeds_torch, draws_from_numpy, edits_labels],
+)
+def test_other_changes_by_built_in_attacks_are_found_as_well(monkeypatch, network, network_data, change):
     def sweep(self, model, images, goal, budgets, draws):
         yield change(model, images, goal.classes, 0.1)
 
