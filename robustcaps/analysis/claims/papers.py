@@ -49,6 +49,8 @@ HINTON = Paper("Hinton et al. 2018", ("smallnorb",), "smallNORB")
 FROSST = Paper("Frosst et al. 2018", ("mnist", "fashion-mnist"), "MNIST, Fashion-MNIST, SVHN")
 MICHELS = Paper("Michels et al. 2019", ("mnist", "fashion-mnist", "cifar10"), "MNIST, Fashion-MNIST, CIFAR-10")
 GU = Paper("Gu et al. 2021", (), "other datasets")
+HAHN = Paper("Hahn et al. 2019", ("cifar10", "smallnorb"), "CIFAR-10, SVHN, smallNORB")
+ROBCAPS = Paper("Marchisio et al. 2023", ("mnist", "cifar10"), "MNIST, GTSRB, CIFAR-10")
 LATER = Paper("later work", (), "Michels et al. 2019, Gu et al. 2021; other datasets")
 
 
@@ -216,6 +218,16 @@ OVERLAP = Claim(
     "overlap",
     _larger("both", "both seen:", "model", (VECTOR, "cnn, as large"), overlap="all"),
 )
+ONE_BODY = [
+    Claim(paper, words, "routing", "auc", partial(rule, mine=mine, rival=rival))
+    for paper, words, rule, mine, rival in (
+        (HAHN, "self-routing resists attacks better than dynamic routing", rules.larger_auc, "self-routing", "dynamic"),
+        (HAHN, "self-routing resists attacks better than EM routing", rules.larger_auc, "self-routing", "em, sharp"),
+        (ROBCAPS, "capsules with dynamic routing resist attacks better than a CNN", rules.larger_auc, "dynamic", "cnn"),
+        (ROBCAPS, "dynamic routing contributes little to robustness", rules.not_larger_auc, "dynamic", "uniform"),
+    )
+]
+"""Judged on networks with one body and equally many parameters, of which only the routing differs."""
 MASKED = Claim(
     LATER,
     "the robustness of matrix capsules against attacks on their training loss is only apparent",
@@ -226,5 +238,5 @@ MASKED = Claim(
 
 CLAIMS: Sequence[Claim] = (
     *(*WHITE_BOX, *LIVING, *TARGETED, *BLACK_BOX, *GRADIENTS, *VIEWS, *ABLATION),
-    *(OVERLAP, *DETECTION, *_smallest(), *VOTE, MASKED),
+    *(OVERLAP, *DETECTION, *_smallest(), *VOTE, *ONE_BODY, MASKED),
 )

@@ -121,6 +121,42 @@ def more_robust(table: pd.DataFrame, *, attack: str, mine: str, rival: str) -> J
     return Judgement(finding, f"accuracy {comparison}, advantage {gain.points}{count_signs(signs, 'test')}")
 
 
+def larger_auc(table: pd.DataFrame, *, mine: str, rival: str) -> Judgement | None:
+    """Judge that a group of networks has a larger robust AUC than another: the difference's interval excludes 0."""
+    compared = _auc_advantage(table, mine, rival)
+    if compared is None:
+        return None
+    advantage, evidence = compared
+    return Judgement(finding_of([advantage.above(Estimate(0.0, 0.0, 0.0))]), evidence)
+
+
+def not_larger_auc(table: pd.DataFrame, *, mine: str, rival: str) -> Judgement | None:
+    """Judge that a group of networks has no noticeable advantage in robust AUC over another."""
+    compared = _auc_advantage(table, mine, rival)
+    if compared is None:
+        return None
+    advantage, evidence = compared
+    better = noticeable([advantage], [advantage.low > 0])
+    finding: Agreement = "undecided" if better is None else "differs" if better else "agrees"
+    return Judgement(finding, evidence)
+
+
+def _auc_advantage(table: pd.DataFrame, mine: str, rival: str) -> tuple[Estimate, str] | None:
+    """Return by how much the robust AUC of one group exceeds that of another, and the figures.
+
+    The interval covers other samples and other seeds of the training.
+    """
+    lines = {line["group"]: line for line in table.to_dict("records")}
+    if mine not in lines or rival not in lines:
+        return None
+    own, other = lines[mine], lines[rival]
+    first, second = (Estimate.read(line, "auc") for line in (own, other))
+    advantage = Estimate.read(own, "difference") if own["reference"] == rival else first - second
+    routing = f"; routing of {mine}: {own['routing']}" if isinstance(own["routing"], str) else ""
+    size = f"n = {own['n']}, {own['models']} trainings each{routing}"
+    return advantage, f"robust AUC: {mine} {first}, {rival} {second}, advantage {advantage.points}, {size}"
+
+
 def fools_more(table: pd.DataFrame, *, model: str, attack: str, rival: str) -> Judgement | None:
     """Judge that an attack leaves a model less accuracy than a rival with the same budget: by McNemar's test."""
     pairs = _paired_comparisons(table[table["model"] == model], rival, attack)

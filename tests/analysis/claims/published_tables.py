@@ -9,6 +9,7 @@ import pandas as pd
 
 from robustcaps.analysis.claims import judge_claims
 from robustcaps.analysis.results import Results
+from robustcaps.analysis.tables.robust_auc import tabulate_auc
 
 MATRIX, VECTOR, CNN = "matrix-capsnet-small", "vector-capsnet-small", "cnn"
 N = 200
@@ -66,6 +67,21 @@ def views(model, familiar, novel, by):
     for seen, error in ((True, familiar), (False, novel)):
         parts.append(pd.DataFrame({"familiar": seen, "right": np.arange(1000) >= 1000 * error}))
     return pd.concat(parts).assign(suite="s", data="toys by angle", model=model, diagnostic="views", by=by)
+
+
+def auc_of(shares, *, trainings=3, data="toys"):
+    """Return the table of robust AUC of groups whose trainings keep about these shares of the samples."""
+    models = [
+        {"label": f"{group}, seed {seed}", "data": data, "group": group, "accuracy": 0.9, "routing": {"status": "soft"}}
+        for group in shares
+        for seed in range(trainings)
+    ]
+    rows = [
+        attacked(f"{group}, seed {seed}", share + 0.01 * seed, "fgsm", data=data)
+        for group, share in shares.items()
+        for seed in range(trainings)
+    ]
+    return tabulate_auc(pd.concat(rows), models)
 
 
 def smallest(model, mean, missed=0, attack="cw", data="mnist"):

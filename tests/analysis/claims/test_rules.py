@@ -24,6 +24,7 @@ from tests.analysis.claims.published_tables import (
     VECTOR,
     N,
     attacked,
+    auc_of,
     judged,
     load,
     smallest,
@@ -326,3 +327,23 @@ def test_robustness_that_remedies_take_away_was_apparent(tmp_path, shares, n, fi
     write(tmp_path, "trust", "verdicts", tabulate_verdicts(rows.assign(flagged=True)))
     (line,) = judge_claims(load(tmp_path)).to_dict("records")
     assert line["finding"] == finding and "verdict 'masked'" in line["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("shares", "findings"),
+    [
+        ({"uniform": 0.4, "dynamic": 0.4, "cnn": 0.1, "self-routing": 0.7}, ["agrees", "agrees", "agrees"]),
+        ({"uniform": 0.1, "dynamic": 0.6, "cnn": 0.9, "self-routing": 0.2}, ["differs", "differs", "differs"]),
+        ({"uniform": 0.4, "dynamic": 0.5, "cnn": 0.5, "self-routing": 0.5}, ["undecided"] * 3),
+    ],
+)
+def test_routings_are_compared_by_robust_auc(tmp_path, shares, findings):
+    write(tmp_path, "routing", "auc", auc_of(shares))
+    table = judge_claims(load(tmp_path))
+    assert table["finding"].tolist() == findings
+    assert table["claim"].tolist() == [
+        "self-routing resists attacks better than dynamic routing",
+        "capsules with dynamic routing resist attacks better than a CNN",
+        "dynamic routing contributes little to robustness",
+    ]
+    assert table["evidence"].str.contains("n = 200, 3 trainings each; routing of").all()
