@@ -77,44 +77,40 @@ class CountedModel(nn.Module):
         self,
         model: nn.Module,
         counts: Counts,
-        rows: Tensor | None = None,
         *,
         originals: Tensor | None = None,
         query_budget: QueryBudget | None = None,
-        pass_state: SharedPassState | None = None,
-        inner_violations: dict[int, Violation] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.training = model.training
         self.counts = counts
-        self.rows = torch.arange(len(counts.forwards)) if rows is None else rows
+        self.rows = torch.arange(len(counts.forwards))
         self.whole_shares = torch.ones(len(self.rows), dtype=torch.float64)
         self.originals = originals
         self.query_budget = query_budget
-        self.pass_state = pass_state or SharedPassState()
-        self.inner_violations = {} if inner_violations is None else inner_violations
+        self.pass_state = SharedPassState()
+        self.inner_violations: dict[int, Violation] = {}
 
     def select(self, rows: Tensor) -> CountedModel:
         """Return the same model for some of the samples, repeated rows allowed; passes are counted for those."""
-        selected = CountedModel.__new__(CountedModel)  # nn.Module's constructor takes longer than a small model
-        tables = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict)}
-        originals = None if self.originals is None else self.originals[rows]
-        own = {"rows": self.rows[rows.cpu()], "originals": originals, "inner_violations": self.inner_violations}
-        own["whole_shares"] = torch.ones(len(rows), dtype=torch.float64)
-        vars(selected).update(vars(self) | tables | own)
-        return selected
+        return self._replace(
+            rows=self.rows[rows.cpu()],
+            whole_shares=torch.ones(len(rows), dtype=torch.float64),
+            originals=None if self.originals is None else self.originals[rows],
+        )
 
     def for_attack(self, images: Tensor, query_budget: QueryBudget | None) -> CountedModel:
         """Return the same model for an attack on these images, limited by a query budget."""
-        return CountedModel(
-            self.model,
-            self.counts,
-            self.rows,
-            originals=images,
-            query_budget=query_budget,
-            pass_state=self.pass_state,
-        )
+        return self._replace(originals=images, query_budget=query_budget, inner_violations={})
+
+    def _replace(self, **attributes: Any) -> CountedModel:
+        """Return a copy with other attributes; nn.Module's constructor takes longer than a small model."""
+        copied = CountedModel.__new__(CountedModel)
+        tables = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict)}
+        shared = {"inner_violations": self.inner_violations}
+        vars(copied).update(vars(self) | tables | shared | attributes)
+        return copied
 
     def add_inner_violations(self, violations: Sequence[Violation | None]) -> None:
         """Record the violations of an inner attack, one per sample."""

@@ -309,12 +309,13 @@ def _size_columns(
 
 
 def _result_columns(predictions: Tensor, goal: Goal, violations: np.ndarray) -> dict[str, Any]:
+    violations = violations.astype(str)
     valid = violations == ""
     return {
         "adv_pred": predictions.cpu().numpy().copy(),  # predictions of the next budget are written to the same tensor
         "fooled": goal.reached(predictions).cpu().numpy() & valid,
         "valid": valid,
-        "violation": violations.astype(str),
+        "violation": violations,
     }
 
 
