@@ -124,7 +124,8 @@ def set_caption(figure: Figure, text: str, common: str = "") -> None:
     """Say what a figure shows, and what its panels have in common: above them, or, for a paper, in the file alone."""
     figure.set_label(f"{text}; {common}" if common else text)
     if not current_style().is_paper:
-        figure.suptitle(text)
+        title = figure.suptitle(text)
+        title.set_text(_fill(text, figure.get_figwidth(), float(title.get_fontsize())))
 
 
 def set_title(axis: Axes, text: str) -> None:
@@ -149,7 +150,12 @@ def _wrapped(axis: Axes, text: str, *, vertical: bool = False) -> str:
         return text
     rows, columns = place.get_gridspec().get_geometry()
     room = 0.65 * figure.get_figheight() / rows if vertical else 0.9 * figure.get_figwidth() / columns
-    characters = max(8, int(room * INCH / (CHARACTER * style.font)))
+    return _fill(text, room, style.font)
+
+
+def _fill(text: str, room: float, size: float) -> str:
+    """Return a text with line breaks where it is longer than so many inches in a font of this size."""
+    characters = max(8, int(room * INCH / (CHARACTER * size)))
     options: Any = {"break_long_words": False, "break_on_hyphens": False}
     return "\n".join(part for line in text.split("\n") for part in textwrap.wrap(line, characters, **options))
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from robustcaps.analysis.figures.robust_auc import draw_auc
+from tests.analysis.claims.published_tables import auc_of
 from tests.analysis.figures.drawing import draw
 from tests.rows import attacked
 
@@ -26,3 +28,12 @@ def test_there_is_a_figure_for_all_that_was_found():
 def test_targeted_attacks_alone_have_no_figure_of_cost():
     frame = pd.concat([attacked(name, 0.1, [True] * 4, goal="targeted", target=1) for name in ("a", "b")])
     assert list(draw(frame)) == ["targets"]
+
+
+def test_a_title_is_broken_where_it_is_wider_than_the_figure():
+    table = auc_of({"uniform": 0.4, "dynamic": 0.5})
+    figure = draw_auc(table)
+    figure.canvas.draw()
+    (title,) = (text for text in figure.texts if text.get_text() == figure.get_suptitle())
+    box = title.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width and "differs from 'uniform'" in title.get_text()

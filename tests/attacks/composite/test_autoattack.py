@@ -14,7 +14,6 @@ from robustcaps.attacks.minimum_norm.fab import step_to_hyperplane
 from robustcaps.errors import UserError
 from robustcaps.suite.spec import AttackSpec
 
-
 LARGE_EPS = {"linf": 1.0, "l2": 10.0}
 """Budgets that the perturbations looked for stay well inside of."""
 
