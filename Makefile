@@ -32,7 +32,8 @@ docs: $(READY)           ## the manual, in docs/_build/html
 perf: $(READY)           ## speed and memory against the textbook, side by side in one run; the manual shows its table
 	$(BIN)/python -m benchmarks.perf
 
-results: $(READY)        ## the reference runs that the manual shows; hours: see `robustcaps check benchmarks/full.toml`
+results: $(READY)        ## the reference runs that the manual shows; says first how many hours they take
+	$(BIN)/robustcaps check benchmarks/full.toml
 	$(BIN)/robustcaps run benchmarks/full.toml --out results
 	$(BIN)/python -m benchmarks.calibration
 	$(BIN)/python -m docs.generate.readme

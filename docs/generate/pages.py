@@ -25,6 +25,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "command-line": command_line,
     "leaderboard": results.leaderboard,
     "claims": results.claim_summary,
+    "routing-answer": results.routing_answer,
     "findings": lambda: results.findings().replace("](docs/", "](/"),
     **{f"claims-{name}": partial(results.claims_of, name) for name in results.PAPERS},
 }
