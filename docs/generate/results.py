@@ -182,10 +182,10 @@ def _routing() -> str:
     found = routing_groups()
     living = found[found["routing"].fillna("").str.contains("alive")]
     _require(not ((living["p"] < ALPHA) & (living["difference"] > 0)).any(), "living routing adds no robustness")
-    places = []
+    places, shown = [], ("em, sharp, by position", "uniform", "cnn")
     for data, words in {"toys": "the toys", "mnist": "MNIST"}.items():
         groups = found[found["data"] == data].set_index("group")
-        alive, none, cnn = (Share.of(groups.loc[name], "auc").words for name in ("em, sharp, by position", "uniform", "cnn"))
+        alive, none, cnn = (Share.of(groups.loc[name], "auc").words for name in shown)
         places.append(f"on {words} {alive} with living EM routing, {none} without routing and {cnn} as a CNN")
     return (
         "**It is not the routing.** With nothing but the routing exchanged in one network (equal parameters, "
