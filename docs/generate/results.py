@@ -12,7 +12,6 @@ from docs.generate.markdown import RESULTS, code, plain, table
 from robustcaps.analysis.claims import claim_summary_markdown
 from robustcaps.analysis.published import published_size
 from robustcaps.analysis.tables.comparisons import ALPHA
-from robustcaps.analysis.tables.robust_auc import auc_sentences
 from robustcaps.models.zoo import shipped_cards
 
 PAPERS = {
@@ -116,8 +115,20 @@ def claims_of(page: str) -> str:
 
 
 def routing_answer() -> str:
-    """Return which routings differ in robustness from no routing, a sentence per dataset."""
-    return "\n".join(f"- {sentence}" for sentence in auc_sentences(routing_groups()))
+    """Return how many routings differ in robustness from no routing, and which, an item per dataset."""
+    items = []
+    for data, part in routing_groups().groupby("data", sort=False):
+        compared = part[part["p"].notna()]
+        different = compared[compared["p"] < ALPHA]
+        named = [
+            f"*{line['group']}* by {100 * line['difference']:+.1f} points ({100 * line['difference_low']:.1f} to "
+            f"{100 * line['difference_high']:.1f})"
+            for line in different.to_dict("records")
+        ]
+        items.append(
+            f"- {data}: {len(different)} of {len(compared)} differ significantly{': ' * bool(named)}{'; '.join(named)}."
+        )
+    return "\n".join(items)
 
 
 def routing_groups() -> pd.DataFrame:
